@@ -1,0 +1,1 @@
+"""Scheduling policy: which tokens run in the next step. Imports no torch."""
