@@ -101,17 +101,31 @@ def _rust_errors(rows: list[Row]) -> str:
     return "\n".join(
         [
             _rust_enum(owner, "What went wrong, as a client may see it.", [(r["kind"], r["cause"]) for r in rows]),
-            _rust_match(owner, "name(self) -> &'static str", "The kind's name, as both languages write it.",
-                        arms(lambda row: _quote(row["kind"]))),
+            _rust_match(
+                owner,
+                "name(self) -> &'static str",
+                "The kind's name, as both languages write it.",
+                arms(lambda row: _quote(row["kind"])),
+            ),
             _rust_match(owner, "status(self) -> u16", "The HTTP status.", arms(lambda row: str(row["status"]))),
-            _rust_match(owner, "error_type(self) -> &'static str", "The value of `error.type`.",
-                        arms(lambda row: _quote(row["type"]))),
-            _rust_match(owner, "codes(self) -> &'static [&'static str]",
-                        "The values `error.code` may take; the first is the default.", arms(codes)),
-            _rust_match(owner, "closes_connection(self) -> bool", "Whether the connection ends after the reply.",
-                        flag("close")),
-            _rust_match(owner, "is_final(self) -> bool",
-                        "Whether a retry cannot help (`X-Should-Retry: false`).", flag("final")),
+            _rust_match(
+                owner,
+                "error_type(self) -> &'static str",
+                "The value of `error.type`.",
+                arms(lambda row: _quote(row["type"])),
+            ),
+            _rust_match(
+                owner,
+                "codes(self) -> &'static [&'static str]",
+                "The values `error.code` may take; the first is the default.",
+                arms(codes),
+            ),
+            _rust_match(
+                owner, "closes_connection(self) -> bool", "Whether the connection ends after the reply.", flag("close")
+            ),
+            _rust_match(
+                owner, "is_final(self) -> bool", "Whether a retry cannot help (`X-Should-Retry: false`).", flag("final")
+            ),
         ]
     )
 
@@ -128,15 +142,30 @@ def _rust_finish(rows: list[Row]) -> str:
     ]
     return "\n".join(
         [
-            _rust_enum(owner, "How the engine ended a row: the column `finish`.",
-                       [(f"{row['name']} = {row['code']}", row["doc"]) for row in rows], "u8"),
-            _rust_match(owner, "label(self) -> &'static str", "The code's name in snake case.",
-                        [(row["name"], _quote(row["label"])) for row in rows]),
-            _rust_match(owner, "end_cause(self) -> Option<EndCause>",
-                        "The metrics cause; the front end refines eos and aborts. None while the row goes on.",
-                        some("EndCause", "end")),
-            _rust_match(owner, "error(self) -> Option<(ErrorKind, &'static str)>",
-                        "Kind and code of the reply when this ending is a failure.", failures),
+            _rust_enum(
+                owner,
+                "How the engine ended a row: the column `finish`.",
+                [(f"{row['name']} = {row['code']}", row["doc"]) for row in rows],
+                "u8",
+            ),
+            _rust_match(
+                owner,
+                "label(self) -> &'static str",
+                "The code's name in snake case.",
+                [(row["name"], _quote(row["label"])) for row in rows],
+            ),
+            _rust_match(
+                owner,
+                "end_cause(self) -> Option<EndCause>",
+                "The metrics cause; the front end refines eos and aborts. None while the row goes on.",
+                some("EndCause", "end"),
+            ),
+            _rust_match(
+                owner,
+                "error(self) -> Option<(ErrorKind, &'static str)>",
+                "Kind and code of the reply when this ending is a failure.",
+                failures,
+            ),
         ]
     )
 
@@ -148,27 +177,64 @@ def _rust_causes(tables: Tables) -> str:
     waits = ", ".join(_quote(name) for name in waiting)
     return "\n".join(
         [
-            _rust_enum("AbortCause", "Why the front end aborts a request: the column `cause`.",
-                       [(f"{row['name']} = {row['code']}", row["doc"]) for row in abort], "u8"),
-            _rust_match("AbortCause", "label(self) -> &'static str", "The cause's name in snake case.",
-                        [(row["name"], _quote(row["label"])) for row in abort]),
-            _rust_enum("FinishedReason", "The label `finished_reason` of the metrics.",
-                       [(reason, f"`{_snake(reason)}`.") for reason in reasons]),
-            _rust_match("FinishedReason", "label(self) -> &'static str", "The label's value.",
-                        [(reason, _quote(_snake(reason))) for reason in reasons]),
-            _rust_enum("EndCause", "Why a request ended: the label `cause` of `request_ended_total`.",
-                       [(row["name"], f"`{row['label']}`.") for row in end]),
+            _rust_enum(
+                "AbortCause",
+                "Why the front end aborts a request: the column `cause`.",
+                [(f"{row['name']} = {row['code']}", row["doc"]) for row in abort],
+                "u8",
+            ),
+            _rust_match(
+                "AbortCause",
+                "label(self) -> &'static str",
+                "The cause's name in snake case.",
+                [(row["name"], _quote(row["label"])) for row in abort],
+            ),
+            _rust_enum(
+                "FinishedReason",
+                "The label `finished_reason` of the metrics.",
+                [(reason, f"`{_snake(reason)}`.") for reason in reasons],
+            ),
+            _rust_match(
+                "FinishedReason",
+                "label(self) -> &'static str",
+                "The label's value.",
+                [(reason, _quote(_snake(reason))) for reason in reasons],
+            ),
+            _rust_enum(
+                "EndCause",
+                "Why a request ended: the label `cause` of `request_ended_total`.",
+                [(row["name"], f"`{row['label']}`.") for row in end],
+            ),
             _rust_match("EndCause", "label(self) -> &'static str", "The label's value.", pairs),
-            _rust_match("EndCause", "finished_reason(self) -> FinishedReason", "The one reason this cause counts under.",
-                        [(row["name"], f"FinishedReason::{row['reason']}") for row in end]),
-            _rust_enum("FailureKind", "Why an engine gave up: `kind` of EngineFailed.",
-                       [(row["name"], f"`{row['label']}`.") for row in failure]),
-            _rust_match("FailureKind", "label(self) -> &'static str", "The kind's name on the wire.",
-                        [(row["name"], _quote(row["label"])) for row in failure]),
-            _rust_match("FailureKind", "is_retried(self) -> bool", "Whether the engine is started again.",
-                        [(row["name"], str(row["retry"]).lower()) for row in failure]),
-            _rust_match("FailureKind", "is_strike(self) -> bool", "Whether the step's requests become suspects.",
-                        [(row["name"], str(row["strike"]).lower()) for row in failure]),
+            _rust_match(
+                "EndCause",
+                "finished_reason(self) -> FinishedReason",
+                "The one reason this cause counts under.",
+                [(row["name"], f"FinishedReason::{row['reason']}") for row in end],
+            ),
+            _rust_enum(
+                "FailureKind",
+                "Why an engine gave up: `kind` of EngineFailed.",
+                [(row["name"], f"`{row['label']}`.") for row in failure],
+            ),
+            _rust_match(
+                "FailureKind",
+                "label(self) -> &'static str",
+                "The kind's name on the wire.",
+                [(row["name"], _quote(row["label"])) for row in failure],
+            ),
+            _rust_match(
+                "FailureKind",
+                "is_retried(self) -> bool",
+                "Whether the engine is started again.",
+                [(row["name"], str(row["retry"]).lower()) for row in failure],
+            ),
+            _rust_match(
+                "FailureKind",
+                "is_strike(self) -> bool",
+                "Whether the step's requests become suspects.",
+                [(row["name"], str(row["strike"]).lower()) for row in failure],
+            ),
             "/// Why a request waits: order of the gauge `waiting_causes`, value of `prog_reason`.",
             f"pub const WAITING_CAUSES: [&str; {len(waiting)}] = [{waits}];",
             "",
@@ -203,21 +269,37 @@ def _rust_limits(rows: list[Row]) -> str:
 
 def _rust_limit_values(rows: list[Row]) -> str:
     settable = [row for row in rows if "flag" in row]
-    lines = ["/// The values in force of every limit that has a flag.", "#[derive(Clone, Debug, PartialEq, Eq)]",
-              "pub struct LimitValues {"]
+    lines = [
+        "/// The values in force of every limit that has a flag.",
+        "#[derive(Clone, Debug, PartialEq, Eq)]",
+        "pub struct LimitValues {",
+    ]
     for row in settable:
         lines += [f"    /// {row['doc']}", f"    pub {row['name']}: {_rust_type(row)},"]
     lines += ["}", "", "impl Default for LimitValues {", "    fn default() -> Self {", "        LimitValues {"]
     lines += [f"            {row['name']}: {row.get('default', 'None')}," for row in settable]
-    lines += ["        }", "    }", "}", "", "impl LimitValues {",
-              "    /// The value in force of the limit `name`; None if it is unset or has no flag.",
-              "    pub fn get(&self, name: &str) -> Option<i64> {", "        match name {"]
+    lines += [
+        "        }",
+        "    }",
+        "}",
+        "",
+        "impl LimitValues {",
+        "    /// The value in force of the limit `name`; None if it is unset or has no flag.",
+        "    pub fn get(&self, name: &str) -> Option<i64> {",
+        "        match name {",
+    ]
     for row in settable:
         value = f"Some(self.{row['name']})" if "default" in row else f"self.{row['name']}"
         lines.append(f"            {_quote(row['name'])} => {value},")
-    lines += ["            _ => None,", "        }", "    }", "",
-              "    /// Stores a value already checked by [`Limit::check`]; false if no limit of that name has a flag.",
-              "    pub fn store(&mut self, name: &str, value: i64) -> bool {", "        match name {"]
+    lines += [
+        "            _ => None,",
+        "        }",
+        "    }",
+        "",
+        "    /// Stores a value already checked by [`Limit::check`]; false if no limit of that name has a flag.",
+        "    pub fn store(&mut self, name: &str, value: i64) -> bool {",
+        "        match name {",
+    ]
     for row in settable:
         value = "value" if "default" in row else "Some(value)"
         lines.append(f"            {_quote(row['name'])} => self.{row['name']} = {value},")
@@ -240,7 +322,9 @@ def list_text(tables: Tables) -> str:
 
 def limit_text(tables: Tables) -> str:
     """The whole of `rust/limits/src/limit_table.rs`: limits and their values."""
-    return "\n".join([_RUST_HEAD, "use crate::limit::Limit;\n", _rust_limits(tables["limit"]), _rust_limit_values(tables["limit"])])
+    return "\n".join(
+        [_RUST_HEAD, "use crate::limit::Limit;\n", _rust_limits(tables["limit"]), _rust_limit_values(tables["limit"])]
+    )
 
 
 # ---- Python
@@ -285,26 +369,54 @@ def python_text(tables: Tables) -> str:
         "",
         "from enum import Enum, IntEnum",
     ]
-    lines += _python_enum("ErrorKind(Enum)", "What went wrong, as a client may see it.",
-                          [(r["kind"], _quote(r["kind"]), r["cause"]) for r in tables["error"]])
-    lines += _python_enum("FinishCode(IntEnum)", "How the engine ended a row: the column `finish`.",
-                          [(r["name"], str(r["code"]), r["doc"]) for r in tables["finish"]])
-    lines += _python_enum("AbortCause(IntEnum)", "Why the front end aborts a request: the column `cause`.",
-                          [(r["name"], str(r["code"]), r["doc"]) for r in tables["abort"]])
-    lines += _python_enum("FailureKind(Enum)", "Why an engine gave up: `kind` of EngineFailed.",
-                          [(r["name"], _quote(r["label"]), f"`{r['label']}`.") for r in tables["failure"]])
+    lines += _python_enum(
+        "ErrorKind(Enum)",
+        "What went wrong, as a client may see it.",
+        [(r["kind"], _quote(r["kind"]), r["cause"]) for r in tables["error"]],
+    )
+    lines += _python_enum(
+        "FinishCode(IntEnum)",
+        "How the engine ended a row: the column `finish`.",
+        [(r["name"], str(r["code"]), r["doc"]) for r in tables["finish"]],
+    )
+    lines += _python_enum(
+        "AbortCause(IntEnum)",
+        "Why the front end aborts a request: the column `cause`.",
+        [(r["name"], str(r["code"]), r["doc"]) for r in tables["abort"]],
+    )
+    lines += _python_enum(
+        "FailureKind(Enum)",
+        "Why an engine gave up: `kind` of EngineFailed.",
+        [(r["name"], _quote(r["label"]), f"`{r['label']}`.") for r in tables["failure"]],
+    )
     lines.append("")
-    lines += _python_rows("ERRORS", "(kind, status, type, codes), the first code is the default.", errors,
-                          "tuple[str, int, str, tuple[str, ...]]")
-    lines += _python_rows("FINISH", "(code, name, end cause, error kind, error code).", finish,
-                          f"tuple[int, str, {optional_str}, {optional_str}, {optional_str}]")
+    lines += _python_rows(
+        "ERRORS",
+        "(kind, status, type, codes), the first code is the default.",
+        errors,
+        "tuple[str, int, str, tuple[str, ...]]",
+    )
+    lines += _python_rows(
+        "FINISH",
+        "(code, name, end cause, error kind, error code).",
+        finish,
+        f"tuple[int, str, {optional_str}, {optional_str}, {optional_str}]",
+    )
     lines += _python_rows("ABORT_CAUSES", "(code, name).", abort, "tuple[int, str]")
     lines += _python_rows("END_CAUSES", "(name, label, finished_reason).", end, "tuple[str, str, str]")
     lines += _python_rows("WAITING_CAUSES", "In the order of the gauge `waiting_causes`.", tables["waiting"], "str")
-    lines += _python_rows("FAILURE_KINDS", "(kind, engine is started again, requests of the step are suspects).",
-                          failure, "tuple[str, bool, bool]")
-    lines += _python_rows("LIMITS", "(name, default, min, max, flag, live).", limits,
-                          f"tuple[str, {optional_int}, {optional_int}, {optional_int}, {optional_str}, bool]")
+    lines += _python_rows(
+        "FAILURE_KINDS",
+        "(kind, engine is started again, requests of the step are suspects).",
+        failure,
+        "tuple[str, bool, bool]",
+    )
+    lines += _python_rows(
+        "LIMITS",
+        "(name, default, min, max, flag, live).",
+        limits,
+        f"tuple[str, {optional_int}, {optional_int}, {optional_int}, {optional_str}, bool]",
+    )
     return "\n".join(lines) + "\n"
 
 
