@@ -75,7 +75,7 @@ pub fn encode(message: &Message) -> Vec<Vec<u8>> {
             outputs.put(&mut columns);
             let mut body = Body::default();
             body.field("step_stamp_ns", &outputs.step_stamp_ns);
-            if outputs.stats != Stats::Absent {
+            if matches!(outputs.stats, Stats::Present(_)) {
                 body.field("stats", &outputs.stats);
             }
             body.list("details", &outputs.details);

@@ -30,7 +30,7 @@ pub use outputs::{
     Detail, Prefill, Progress, PromptLogprobs, Rows, SampledLogprobs, Stamps, Stats, StepOutputs,
     Usage,
 };
-pub use rare::{Beam, Grammar, LogitBias, Pooling, Rare, Repetition};
+pub use rare::{BadWords, Beam, Grammar, LogitBias, Pooling, Rare, Repetition};
 pub use rows::{RowFaults, row_faults};
 pub use sizes::*;
 pub use stats::SchedulerStats;

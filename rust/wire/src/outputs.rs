@@ -148,7 +148,7 @@ pub enum Stats {
 }
 
 impl Field for Stats {
-    /// [`Stats::Faulty`] is never sent; it is written as nil, which reads as faulty.
+    /// Only [`Stats::Present`] is sent; the others have no form of their own.
     fn write(&self, out: &mut Writer) {
         match self {
             Stats::Present(stats) => stats.write(out),
@@ -225,7 +225,11 @@ impl StepOutputs {
             };
         }
         put!(rows);
-        if let Some(logprobs) = &self.sampled_logprobs {
+        if let Some(logprobs) = self
+            .sampled_logprobs
+            .as_ref()
+            .filter(|group| !group.is_empty())
+        {
             logprobs.put(out);
         }
         put!(prompt_logprobs, prefill, stamps, progress, usage);
