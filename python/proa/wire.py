@@ -67,6 +67,7 @@ from proa.wire_outputs import (
     StepOutputs,
     Usage,
 )
+from proa.wire_rows import request_faults
 
 __all__ = [
     "FLAG_BEAMS",
@@ -126,4 +127,5 @@ __all__ = [
     "decode",
     "empty",
     "encode",
+    "request_faults",
 ]
