@@ -9,7 +9,6 @@ import tomllib
 from pathlib import Path
 
 import pytest
-
 from proa import _tables
 from proa.errors import AbortCause, ErrorKind, FinishCode, ProaError, codes_of, finish_error, status_of
 

@@ -153,9 +153,7 @@ def _append_ended(scheduler: Scheduler, events: StepEvents) -> None:
     scheduler.ended = []
 
 
-def _prompt_scores(
-    scheduler: Scheduler, plan: StepPlan, result: StepResult
-) -> tuple[list[PromptLogprobs], list[int]]:
+def _prompt_scores(scheduler: Scheduler, plan: StepPlan, result: StepResult) -> tuple[list[PromptLogprobs], list[int]]:
     """Return the scored prompt stretches by request, and rows with a bad logit row among them."""
     if plan.num_prompt_scored == 0:
         return [], []
@@ -246,4 +244,3 @@ def _withdraw(scheduler: Scheduler, row: int) -> None:
         if distrusted.intersection(r.held(other)):
             request.reads_cache = False
             scheduler.preempt(other, request.queued_ns)
-

@@ -63,7 +63,8 @@ class Scheduler:
         self.waiting = WaitingQueue()
         self.counters = Counters()
         self.row_of: dict[int, int] = {}
-        self.paused = False
+        self.frozen = False  # pause in mode keep: nothing runs
+        self.admits = True  # pause in mode wait: running requests go on, no new one gets a row
         self.step = 0
         self.applied_step = 0
         self.stamps: list[tuple[int, int, int]] = []
@@ -86,7 +87,9 @@ class Scheduler:
         request.arrival = self._arrivals
         self._arrivals += 1
         self.stamps.append((request.key, Stamp.QUEUED, request.queued_ns))
-        tokens = max(min(request.prompt_len + request.max_tokens, self.limits.max_model_len) - 1, len(request.known_ids))
+        tokens = max(
+            min(request.prompt_len + request.max_tokens, self.limits.max_model_len) - 1, len(request.known_ids)
+        )
         blocks = -(-tokens // self.limits.block_size)
         if blocks > self.limits.num_blocks:
             detail = f"needs {blocks} KV blocks, the pool has {self.limits.num_blocks}"
@@ -112,6 +115,15 @@ class Scheduler:
         self.cause_of.pop(key, None)
         return True
 
+    def end_unknown(self, key: int, finish: int, detail: str) -> None:
+        """Answer a request that was refused before it was queued."""
+        if not self.knows(key):
+            self.ended.append(Ended(key, finish, detail))
+
+    def knows(self, key: int) -> bool:
+        """Whether a request with this key waits or runs."""
+        return key in self.waiting or key in self.row_of
+
     def retire(self, row: int) -> None:
         """Take a row out of service; it is cleared when no step that reads it is in flight."""
         request = self.rows.request[row]
@@ -127,6 +139,11 @@ class Scheduler:
             if row in self._leaving:
                 continue
             self.end(int(self.rows.key[row]), 8)
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether a pause has been reached: nothing runs, and nothing will until it is lifted."""
+        return self.frozen or (not self.admits and not self._running)
 
     @property
     def num_running(self) -> int:
@@ -211,7 +228,7 @@ class Scheduler:
         """
         self.expire(now_ns)
         self._filled = []
-        if self.paused:
+        if self.frozen:
             self._set_causes([], Cause.PAUSED)
             return None
         budget = self.limits.max_num_batched_tokens
@@ -291,6 +308,9 @@ class Scheduler:
     # ---- admission --------------------------------------------------------------------------------------------------
 
     def _admit(self, budget: int, now_ns: int) -> list[Share]:
+        if not self.admits:
+            self._set_causes([], Cause.PAUSED)
+            return []
         shares: list[Share] = []
         waits: list[tuple[Request, Cause]] = []
         blocked: Cause | None = None
@@ -326,7 +346,9 @@ class Scheduler:
         wanted = -(-self.rows.length[rows] // self.limits.block_size) - self.rows.num_blocks[rows]
         return int(np.maximum(wanted, 0).sum())
 
-    def _try_admit(self, request: Request, budget: int, reserved: int, now_ns: int) -> tuple[Share | None, Cause | None]:
+    def _try_admit(
+        self, request: Request, budget: int, reserved: int, now_ns: int
+    ) -> tuple[Share | None, Cause | None]:
         if budget <= 0:
             return None, Cause.TOKEN_BUDGET
         if self.rows.num_free == 0:
@@ -401,4 +423,3 @@ class Scheduler:
             place -= 1
         self._running.insert(place, row)
         self._running_array = None
-

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-
 from proa.executor.null import NullExecutor, token_of
 from proa.request import Request
 from proa.sched.apply import apply, idle_events
@@ -162,8 +161,8 @@ def test_every_request_ends_once_with_its_own_tokens(
                 h.requests[key] = make_request(key, [op[3]] * op[2], 5 + 2 * i, stop_ids=np.array([], np.int32))
                 h.scheduler.add(h.requests[key])
         elif op[0] == "pause":
-            h.scheduler.paused = not h.scheduler.paused
-    h.scheduler.paused = False
+            h.scheduler.frozen = not h.scheduler.frozen
+    h.scheduler.frozen = False
     for _ in range(4000):
         h.turn()
         if not h.scheduler.has_work and not h.in_flight:

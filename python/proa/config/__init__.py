@@ -1,0 +1,1 @@
+"""The engine's effective configuration, as the front end resolved it."""

@@ -1,0 +1,37 @@
+"""Which executor runs the model: chosen by name, so that only the chosen one is imported."""
+
+from __future__ import annotations
+
+from proa.config.engine_config import EngineConfig
+from proa.executor.interface import Executor, StartFailed
+from proa.sched.plan import PlanLimits
+
+#: Device -> executor that `auto` means there.
+_AUTO = {"null": "null", "cpu": "cpu", "cuda": "torch"}
+
+
+def make_executor(config: EngineConfig) -> Executor:
+    """Return the executor the configuration asks for, not started. Raises `StartFailed` of kind start_config."""
+    name = _AUTO.get(config.device, "") if config.executor == "auto" else config.executor
+    if name == "null":
+        from proa.executor.null import NullExecutor
+
+        return NullExecutor(_null_limits(config))
+    if name == "cpu" and config.device == "cpu":
+        from proa.executor.cpu import CpuExecutor
+
+        return CpuExecutor(config)
+    raise StartFailed("start_config", f"no executor {config.executor!r} for device {config.device!r} in this build")
+
+
+def _null_limits(config: EngineConfig) -> PlanLimits:
+    max_model_len = config.max_model_len or 8192
+    max_num_seqs = config.max_num_seqs or 256
+    return PlanLimits(
+        max_num_seqs=max_num_seqs,
+        max_num_batched_tokens=config.max_num_batched_tokens or 8192,
+        max_model_len=max_model_len,
+        num_blocks=max(max_num_seqs * 1024, max_model_len) // config.block_size,
+        block_size=config.block_size,
+        vocab_size=config.tokenizer_vocab_size or 49152,
+    )
