@@ -57,7 +57,7 @@ class Transport:
     @property
     def can_send(self) -> bool:
         """Whether the queue has room: without it no new step is planned."""
-        return bool(self._socket.getsockopt(zmq.EVENTS) & zmq.POLLOUT)
+        return bool(int(self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLOUT)
 
     def receive(self) -> list[Message]:
         """Return every message that has arrived, without waiting."""

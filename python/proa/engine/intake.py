@@ -37,7 +37,13 @@ _NOT_BUILT = (
 
 @dataclass(slots=True, frozen=True)
 class IntakeLimits:
-    """What a request may ask for, beyond `PlanLimits`: `max_logprobs` -1 = the vocabulary; priorities only under that policy."""
+    """What a request may ask for, beyond `PlanLimits`.
+
+    Attributes:
+        plan: limits of shape.
+        max_logprobs: largest k; -1 = the vocabulary.
+        priorities: whether the policy knows priorities; else only 0 is legal.
+    """
 
     plan: PlanLimits
     max_logprobs: int

@@ -9,13 +9,12 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from proa.errors import FinishCode
 from proa.kvcache.block_hash import ROOT, block_hash
 from proa.request import NO_LOGPROBS
 from proa.sched.events import NO_STOP_TOKEN, Prefill, PromptLogprobs, StepEvents
 from proa.sched.plan import LogprobColumns, StepPlan, StepResult
 from proa.sched.scheduler import Scheduler
-
-_STOP, _MAX_TOKENS, _CONTEXT_FULL, _CORRUPTED = 1, 4, 5, 10
 
 
 def apply(scheduler: Scheduler, plan: StepPlan, result: StepResult) -> StepEvents:
@@ -27,7 +26,7 @@ def apply(scheduler: Scheduler, plan: StepPlan, result: StepResult) -> StepEvent
     events.prompt_logprobs = prompts
     for row in corrupted:
         if rows.alive[row] and not scheduler.is_leaving(row):
-            _append_end(events, int(rows.key[row]), _CORRUPTED, "a prompt token's logits were not finite")
+            _append_end(events, int(rows.key[row]), FinishCode.CORRUPTED, "a prompt token's logits were not finite")
             _withdraw(scheduler, row)
     _complete_prompts(scheduler, plan, events)
     if scheduler.config.enable_prefix_caching:
@@ -75,9 +74,9 @@ def _sampled_rows(scheduler: Scheduler, plan: StepPlan, result: StepResult) -> S
     full = (place + 1 >= r.limit[rows]) & good & ~stopped
     at_max_tokens = plan.sample_position[live] + 1 >= _max_tokens(scheduler, rows, full)
     finish = np.zeros(len(rows), np.uint8)
-    finish[stopped] = _STOP
-    finish[full] = np.where(at_max_tokens[full], _MAX_TOKENS, _CONTEXT_FULL)
-    finish[bad] = _CORRUPTED
+    finish[stopped] = FinishCode.STOP_TOKEN
+    finish[full] = np.where(at_max_tokens[full], FinishCode.MAX_TOKENS, FinishCode.CONTEXT_FULL)
+    finish[bad] = FinishCode.CORRUPTED
     wanted = r.num_logprobs[rows].copy()
     wanted[bad] = NO_LOGPROBS
     events = StepEvents(
@@ -107,7 +106,8 @@ def _stopped(
     hit = (r.stop_ids[rows] == ids[:, None]).any(axis=1)
     for row, stop in r.long_stop.items():
         hit |= (rows == row) & np.isin(ids, list(stop))
-    return hit & (position >= r.min_tokens[rows])
+    ended: NDArray[np.bool_] = hit & (position >= r.min_tokens[rows])
+    return ended
 
 
 def _max_tokens(scheduler: Scheduler, rows: NDArray[np.int32], full: NDArray[np.bool_]) -> NDArray[np.int64]:
@@ -191,7 +191,7 @@ def _complete_prompts(scheduler: Scheduler, plan: StepPlan, events: StepEvents) 
             request.prefill_reported = True
             events.prefills.append(Prefill(request.key, request.prompt_len - min(cached, request.prompt_len), cached))
         if request.max_tokens <= request.num_emitted:
-            _append_end(events, request.key, _MAX_TOKENS)
+            _append_end(events, request.key, FinishCode.MAX_TOKENS)
 
 
 def _publish_blocks(scheduler: Scheduler, plan: StepPlan) -> None:

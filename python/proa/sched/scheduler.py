@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from proa.errors import FinishCode
 from proa.kvcache.block_hash import chain
 from proa.kvcache.block_pool import Audit, BlockPool
 from proa.request import NO_LOGPROBS, Request
@@ -93,7 +94,7 @@ class Scheduler:
         blocks = -(-tokens // self.limits.block_size)
         if blocks > self.limits.num_blocks:
             detail = f"needs {blocks} KV blocks, the pool has {self.limits.num_blocks}"
-            self.ended.append(Ended(request.key, 11, detail))
+            self.ended.append(Ended(request.key, FinishCode.NEVER_FITS, detail))
         else:
             self.waiting.push(request)
 
@@ -132,13 +133,13 @@ class Scheduler:
         self._leave(row, None)
 
     def expire(self, now_ns: int) -> None:
-        """End requests whose deadline has passed (finish 8): queued ones unscheduled, running ones with what they have."""
+        """End requests whose deadline has passed: queued ones unscheduled, running ones with what they have."""
         for request in self.waiting.expired(now_ns):
-            self.ended.append(Ended(request.key, 8, num_recomputed=request.num_recomputed))
+            self.ended.append(Ended(request.key, FinishCode.DEADLINE, num_recomputed=request.num_recomputed))
         for row in np.flatnonzero(self.rows.alive & (self.rows.deadline_ns <= now_ns)).tolist():
             if row in self._leaving:
                 continue
-            self.end(int(self.rows.key[row]), 8)
+            self.end(int(self.rows.key[row]), FinishCode.DEADLINE)
 
     @property
     def is_paused(self) -> bool:
