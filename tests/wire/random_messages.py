@@ -6,6 +6,7 @@ import random
 from typing import Any
 
 import numpy as np
+
 from proa import wire, wire_fields
 from proa.errors import FailureKind
 from proa.wire_columns import _GROUPS

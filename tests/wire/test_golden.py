@@ -7,6 +7,7 @@ from typing import Any
 import fixture_files
 import numpy as np
 import pytest
+
 from proa import wire
 from proa.wire_columns import _GROUPS
 from proa.wire_fields import pack_record

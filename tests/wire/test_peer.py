@@ -13,8 +13,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from proa import wire
 from random_messages import RandomMessages
+
+from proa import wire
 
 ROOT = Path(__file__).resolve().parents[2]
 COUNT = int(os.environ.get("PROA_TEST_WIRE_MESSAGES", "10000"))

@@ -8,6 +8,7 @@ import pytest
 from fixture_files import read_frames
 from hypothesis import given
 from hypothesis import strategies as st
+
 from proa import wire
 from proa.errors import FailureKind
 
