@@ -170,75 +170,61 @@ def _rust_finish(rows: list[Row]) -> str:
     )
 
 
-def _rust_causes(tables: Tables) -> str:
-    abort, end, failure, waiting = (tables[name] for name in ("abort", "end", "failure", "waiting"))
+def _rust_abort_and_end(abort: list[Row], end: list[Row]) -> str:
     reasons = list(dict.fromkeys(row["reason"] for row in end))
-    pairs = [(row["name"], _quote(row["label"])) for row in end]
-    waits = ", ".join(_quote(name) for name in waiting)
+    to_reason = [(row["name"], f"FinishedReason::{row['reason']}") for row in end]
+    abort_variants = [(f"{row['name']} = {row['code']}", row["doc"]) for row in abort]
+    end_doc = "Why a request ended: the label `cause` of `request_ended_total`."
     return "\n".join(
         [
-            _rust_enum(
-                "AbortCause",
-                "Why the front end aborts a request: the column `cause`.",
-                [(f"{row['name']} = {row['code']}", row["doc"]) for row in abort],
-                "u8",
-            ),
-            _rust_match(
-                "AbortCause",
-                "label(self) -> &'static str",
-                "The cause's name in snake case.",
-                [(row["name"], _quote(row["label"])) for row in abort],
-            ),
+            _rust_enum("AbortCause", "Why the front end aborts a request: the column `cause`.", abort_variants, "u8"),
+            _rust_labels("AbortCause", abort),
             _rust_enum(
                 "FinishedReason",
                 "The label `finished_reason` of the metrics.",
                 [(reason, f"`{_snake(reason)}`.") for reason in reasons],
             ),
-            _rust_match(
-                "FinishedReason",
-                "label(self) -> &'static str",
-                "The label's value.",
-                [(reason, _quote(_snake(reason))) for reason in reasons],
-            ),
-            _rust_enum(
-                "EndCause",
-                "Why a request ended: the label `cause` of `request_ended_total`.",
-                [(row["name"], f"`{row['label']}`.") for row in end],
-            ),
-            _rust_match("EndCause", "label(self) -> &'static str", "The label's value.", pairs),
+            _rust_labels("FinishedReason", [{"name": reason, "label": _snake(reason)} for reason in reasons]),
+            _rust_enum("EndCause", end_doc, [(row["name"], f"`{row['label']}`.") for row in end]),
+            _rust_labels("EndCause", end),
             _rust_match(
                 "EndCause",
                 "finished_reason(self) -> FinishedReason",
                 "The one reason this cause counts under.",
-                [(row["name"], f"FinishedReason::{row['reason']}") for row in end],
+                to_reason,
             ),
-            _rust_enum(
-                "FailureKind",
-                "Why an engine gave up: `kind` of EngineFailed.",
-                [(row["name"], f"`{row['label']}`.") for row in failure],
-            ),
-            _rust_match(
-                "FailureKind",
-                "label(self) -> &'static str",
-                "The kind's name on the wire.",
-                [(row["name"], _quote(row["label"])) for row in failure],
-            ),
-            _rust_match(
-                "FailureKind",
-                "is_retried(self) -> bool",
-                "Whether the engine is started again.",
-                [(row["name"], str(row["retry"]).lower()) for row in failure],
-            ),
-            _rust_match(
-                "FailureKind",
-                "is_strike(self) -> bool",
-                "Whether the step's requests become suspects.",
-                [(row["name"], str(row["strike"]).lower()) for row in failure],
-            ),
-            "/// Why a request waits: order of the gauge `waiting_causes`, value of `prog_reason`.",
-            f"pub const WAITING_CAUSES: [&str; {len(waiting)}] = [{waits}];",
-            "",
         ]
+    )
+
+
+def _rust_failures(rows: list[Row]) -> str:
+    owner = "FailureKind"
+
+    def flag(key: str) -> list[tuple[str, str]]:
+        return [(row["name"], str(row[key]).lower()) for row in rows]
+
+    variants = [(row["name"], f"`{row['label']}`.") for row in rows]
+    strike_doc = "Whether the step's requests become suspects."
+    return "\n".join(
+        [
+            _rust_enum(owner, "Why an engine gave up: `kind` of EngineFailed.", variants),
+            _rust_labels(owner, rows),
+            _rust_match(owner, "is_retried(self) -> bool", "Whether the engine is started again.", flag("retry")),
+            _rust_match(owner, "is_strike(self) -> bool", strike_doc, flag("strike")),
+        ]
+    )
+
+
+def _rust_waiting(names: list[str]) -> str:
+    doc = "/// Why a request waits: order of the gauge `waiting_causes`, value of `prog_reason`."
+    items = ", ".join(_quote(name) for name in names)
+    return f"{doc}\npub const WAITING_CAUSES: [&str; {len(names)}] = [{items}];\n"
+
+
+def _rust_labels(owner: str, rows: list[Row]) -> str:
+    arms = [(row["name"], _quote(row["label"])) for row in rows]
+    return _rust_match(
+        owner, "label(self) -> &'static str", "The name in snake case, as wire and metrics write it.", arms
     )
 
 
@@ -267,48 +253,58 @@ def _rust_limits(rows: list[Row]) -> str:
     return "\n".join(lines)
 
 
+_LIMIT_VALUES = """\
+/// The values in force of every limit that has a flag.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LimitValues {{
+{fields}
+}}
+
+impl Default for LimitValues {{
+    fn default() -> Self {{
+        LimitValues {{
+{defaults}
+        }}
+    }}
+}}
+
+impl LimitValues {{
+    /// The value in force of the limit `name`; None if it is unset or has no flag.
+    pub fn get(&self, name: &str) -> Option<i64> {{
+        match name {{
+{getters}
+            _ => None,
+        }}
+    }}
+
+    /// Stores a value already checked by [`Limit::check`]; false if no limit of that name has a flag.
+    pub fn store(&mut self, name: &str, value: i64) -> bool {{
+        match name {{
+{setters}
+            _ => return false,
+        }}
+        true
+    }}
+}}
+"""
+
+
 def _rust_limit_values(rows: list[Row]) -> str:
-    settable = [row for row in rows if "flag" in row]
-    lines = [
-        "/// The values in force of every limit that has a flag.",
-        "#[derive(Clone, Debug, PartialEq, Eq)]",
-        "pub struct LimitValues {",
-    ]
-    for row in settable:
-        lines += [f"    /// {row['doc']}", f"    pub {row['name']}: {_rust_type(row)},"]
-    lines += ["}", "", "impl Default for LimitValues {", "    fn default() -> Self {", "        LimitValues {"]
-    lines += [f"            {row['name']}: {row.get('default', 'None')}," for row in settable]
-    lines += [
-        "        }",
-        "    }",
-        "}",
-        "",
-        "impl LimitValues {",
-        "    /// The value in force of the limit `name`; None if it is unset or has no flag.",
-        "    pub fn get(&self, name: &str) -> Option<i64> {",
-        "        match name {",
-    ]
-    for row in settable:
-        value = f"Some(self.{row['name']})" if "default" in row else f"self.{row['name']}"
-        lines.append(f"            {_quote(row['name'])} => {value},")
-    lines += [
-        "            _ => None,",
-        "        }",
-        "    }",
-        "",
-        "    /// Stores a value already checked by [`Limit::check`]; false if no limit of that name has a flag.",
-        "    pub fn store(&mut self, name: &str, value: i64) -> bool {",
-        "        match name {",
-    ]
-    for row in settable:
-        value = "value" if "default" in row else "Some(value)"
-        lines.append(f"            {_quote(row['name'])} => self.{row['name']} = {value},")
-    lines += ["            _ => return false,", "        }", "        true", "    }", "}", ""]
-    return "\n".join(lines)
-
-
-def _rust_type(row: Row) -> str:
-    return "i64" if "default" in row else "Option<i64>"
+    fields, defaults, getters, setters = [], [], [], []
+    for row in rows:
+        if "flag" not in row:
+            continue
+        name, key, is_set = row["name"], _quote(row["name"]), "default" in row
+        fields += [f"    /// {row['doc']}", f"    pub {name}: {'i64' if is_set else 'Option<i64>'},"]
+        defaults.append(f"{name}: {row.get('default', 'None')}")
+        getters.append(f"{key} => {f'Some(self.{name})' if is_set else f'self.{name}'}")
+        setters.append(f"{key} => self.{name} = {'value' if is_set else 'Some(value)'}")
+    return _LIMIT_VALUES.format(
+        fields="\n".join(fields),
+        defaults="\n".join(_wrap(defaults, " " * 12)),
+        getters="\n".join(_wrap(getters, " " * 12)),
+        setters="\n".join(_wrap(setters, " " * 12)),
+    )
 
 
 _RUST_HEAD = "//! Generated by `tools/gen_tables.py` from the TOML files beside `src`; do not edit.\n"
@@ -316,8 +312,16 @@ _RUST_HEAD = "//! Generated by `tools/gen_tables.py` from the TOML files beside 
 
 def list_text(tables: Tables) -> str:
     """The whole of `rust/limits/src/list_table.rs`: error kinds, finish codes, causes."""
-    causes = _rust_causes(tables)
-    return "\n".join([_RUST_HEAD, _rust_errors(tables["error"]), _rust_finish(tables["finish"]), causes])
+    return "\n".join(
+        [
+            _RUST_HEAD,
+            _rust_errors(tables["error"]),
+            _rust_finish(tables["finish"]),
+            _rust_abort_and_end(tables["abort"], tables["end"]),
+            _rust_failures(tables["failure"]),
+            _rust_waiting(tables["waiting"]),
+        ]
+    )
 
 
 def limit_text(tables: Tables) -> str:
@@ -351,6 +355,34 @@ def _python_value(value: Any) -> str:
 
 def python_text(tables: Tables) -> str:
     """The whole of `python/proa/_tables.py`."""
+    lines = [
+        '"""Generated by `tools/gen_tables.py` from `rust/limits/*.toml`; do not edit."""',
+        "",
+        "# fmt: off",
+        "# ruff: noqa: E501",
+        "",
+        "from enum import Enum, IntEnum",
+        *_python_enums(tables),
+        "",
+        *_python_lists(tables),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _python_enums(tables: Tables) -> list[str]:
+    errors = [(row["kind"], _quote(row["kind"]), row["cause"]) for row in tables["error"]]
+    finish = [(row["name"], str(row["code"]), row["doc"]) for row in tables["finish"]]
+    abort = [(row["name"], str(row["code"]), row["doc"]) for row in tables["abort"]]
+    failure = [(row["name"], _quote(row["label"]), f"`{row['label']}`.") for row in tables["failure"]]
+    return [
+        *_python_enum("ErrorKind(Enum)", "What went wrong, as a client may see it.", errors),
+        *_python_enum("FinishCode(IntEnum)", "How the engine ended a row: the column `finish`.", finish),
+        *_python_enum("AbortCause(IntEnum)", "Why the front end aborts a request: the column `cause`.", abort),
+        *_python_enum("FailureKind(Enum)", "Why an engine gave up: `kind` of EngineFailed.", failure),
+    ]
+
+
+def _python_lists(tables: Tables) -> list[str]:
     errors = [(r["kind"], r["status"], r["type"], tuple(r["codes"])) for r in tables["error"]]
     finish = [(r["code"], r["label"], r.get("end"), r.get("error"), r.get("error_code")) for r in tables["finish"]]
     abort = [(r["code"], r["label"]) for r in tables["abort"]]
@@ -360,64 +392,19 @@ def python_text(tables: Tables) -> str:
         (r["name"], r.get("default"), r.get("min"), r.get("max"), r.get("flag"), r.get("live", False))
         for r in tables["limit"]
     ]
-    optional_int, optional_str = "int | None", "str | None"
-    lines = [
-        '"""Generated by `tools/gen_tables.py` from `rust/limits/*.toml`; do not edit."""',
-        "",
-        "# fmt: off",
-        "# ruff: noqa: E501",
-        "",
-        "from enum import Enum, IntEnum",
+    number, text = "int | None", "str | None"
+    error_type, finish_type = "tuple[str, int, str, tuple[str, ...]]", f"tuple[int, str, {text}, {text}, {text}]"
+    limit_type = f"tuple[str, {number}, {number}, {number}, {text}, bool]"
+    failure_doc = "(kind, engine is started again, requests of the step are suspects)."
+    return [
+        *_python_rows("ERRORS", "(kind, status, type, codes), the first code is the default.", errors, error_type),
+        *_python_rows("FINISH", "(code, name, end cause, error kind, error code).", finish, finish_type),
+        *_python_rows("ABORT_CAUSES", "(code, name).", abort, "tuple[int, str]"),
+        *_python_rows("END_CAUSES", "(name, label, finished_reason).", end, "tuple[str, str, str]"),
+        *_python_rows("WAITING_CAUSES", "In the order of the gauge `waiting_causes`.", tables["waiting"], "str"),
+        *_python_rows("FAILURE_KINDS", failure_doc, failure, "tuple[str, bool, bool]"),
+        *_python_rows("LIMITS", "(name, default, min, max, flag, live).", limits, limit_type),
     ]
-    lines += _python_enum(
-        "ErrorKind(Enum)",
-        "What went wrong, as a client may see it.",
-        [(r["kind"], _quote(r["kind"]), r["cause"]) for r in tables["error"]],
-    )
-    lines += _python_enum(
-        "FinishCode(IntEnum)",
-        "How the engine ended a row: the column `finish`.",
-        [(r["name"], str(r["code"]), r["doc"]) for r in tables["finish"]],
-    )
-    lines += _python_enum(
-        "AbortCause(IntEnum)",
-        "Why the front end aborts a request: the column `cause`.",
-        [(r["name"], str(r["code"]), r["doc"]) for r in tables["abort"]],
-    )
-    lines += _python_enum(
-        "FailureKind(Enum)",
-        "Why an engine gave up: `kind` of EngineFailed.",
-        [(r["name"], _quote(r["label"]), f"`{r['label']}`.") for r in tables["failure"]],
-    )
-    lines.append("")
-    lines += _python_rows(
-        "ERRORS",
-        "(kind, status, type, codes), the first code is the default.",
-        errors,
-        "tuple[str, int, str, tuple[str, ...]]",
-    )
-    lines += _python_rows(
-        "FINISH",
-        "(code, name, end cause, error kind, error code).",
-        finish,
-        f"tuple[int, str, {optional_str}, {optional_str}, {optional_str}]",
-    )
-    lines += _python_rows("ABORT_CAUSES", "(code, name).", abort, "tuple[int, str]")
-    lines += _python_rows("END_CAUSES", "(name, label, finished_reason).", end, "tuple[str, str, str]")
-    lines += _python_rows("WAITING_CAUSES", "In the order of the gauge `waiting_causes`.", tables["waiting"], "str")
-    lines += _python_rows(
-        "FAILURE_KINDS",
-        "(kind, engine is started again, requests of the step are suspects).",
-        failure,
-        "tuple[str, bool, bool]",
-    )
-    lines += _python_rows(
-        "LIMITS",
-        "(name, default, min, max, flag, live).",
-        limits,
-        f"tuple[str, {optional_int}, {optional_int}, {optional_int}, {optional_str}, bool]",
-    )
-    return "\n".join(lines) + "\n"
 
 
 def main(args: list[str]) -> int:

@@ -25,7 +25,7 @@ def request_faults(add: AddRequests, vocab_size: int) -> dict[int, str]:
     """
     faults: dict[int, str] = {}
     for bad, reason in _column_faults(add, vocab_size):
-        for row in np.flatnonzero(bad).tolist():
+        for row in bad.nonzero()[0].tolist():
             faults.setdefault(row, reason)
     for rare in add.rare:
         reason_or_none = _rare_fault(rare, vocab_size)
@@ -64,7 +64,7 @@ def _doubled(keys: NDArray[np.uint64]) -> _Bool:
 def _any_outside(ids: NDArray[np.uint32], lengths: NDArray[np.unsignedinteger], vocab_size: int) -> _Bool:
     """bool[m]: whether a row's part of `ids` holds an id that is not below `vocab_size`."""
     bad = np.zeros(len(lengths), np.bool_)
-    at = np.flatnonzero(ids >= vocab_size)
+    at = (ids >= vocab_size).nonzero()[0]
     if len(at):
         bad[np.searchsorted(bounds(lengths), at, side="right") - 1] = True
     return bad

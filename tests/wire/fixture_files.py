@@ -3,7 +3,7 @@
 `tests/fixtures/wire/NAME.json` says what `NAME.bin` holds (u32 frame length + frame, repeated):
 
     good  {"from": "engine", "kind": 130, "body": {...}, "columns": {"finish": [0, 4]}}
-    bad   {"from": "engine", "reason": "columns", "why": "..."}; its bytes stand in BAD of make_fixtures.py
+    bad   {"from": "engine", "reason": "columns", "why": "..."}; its bytes stand in make_fixtures.py
 
 Bytes in a body are {"$bin": "hex"}; NaN and infinities in columns are "nan", "inf", "-inf". Column types are in
 `columns.json`.

@@ -80,8 +80,7 @@ class RandomMessages:
             case wire_fields.Bytes():
                 return self.random.randbytes(kind.length)
             case wire_fields.Exact():
-                makers = {str: self._str, bytes: self._bytes, dict: self._map, bool: lambda: self.random.random() < 0.5}
-                return makers[kind.type]()
+                return self._exact(kind.type)
             case wire_fields.Word():
                 return self.random.choice(list(kind.enum))
             case wire_fields.ListOf():
@@ -100,6 +99,11 @@ class RandomMessages:
                 return self._value(1)
         raise AssertionError(f"no maker for {kind}")
 
+    def _exact(self, type_: type) -> Any:
+        if type_ is bool:
+            return self.random.random() < 0.5
+        return {str: self._str, bytes: self._bytes, dict: self._map}[type_]()
+
     def _record(self, cls: type[Any], **fixed: Any) -> Any:
         if cls is wire.LogitBias:
             length = self.random.randint(0, 3)
@@ -113,7 +117,8 @@ class RandomMessages:
 
     def _plain(self) -> wire.Message:
         cls = self.random.choice([wire.Hello, wire.Utility, wire.Shutdown])
-        return self._record(cls, **({"protocol_minor": 0} if cls is wire.Hello else {}))
+        message: wire.Message = self._record(cls, **({"protocol_minor": 0} if cls is wire.Hello else {}))
+        return message
 
     def _add(self) -> wire.AddRequests:
         rows = self.random.randint(0, 4)
@@ -130,7 +135,8 @@ class RandomMessages:
         return wire.AddRequests(columns, [self._record(wire.Rare, row=row) for row in chosen])
 
     def _abort(self) -> wire.Abort:
-        return self._group(wire.Abort, self.random.randint(0, 4))
+        abort: wire.Abort = self._group(wire.Abort, self.random.randint(0, 4))
+        return abort
 
     def _ready(self) -> wire.Ready:
         facts = None if self.random.random() < 0.5 else self._record(wire.EngineFacts)

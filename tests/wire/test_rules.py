@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgpack
 import numpy as np
 import pytest
@@ -116,7 +118,8 @@ def test_texts_of_a_failing_engine_are_cut_not_refused() -> None:
 
 
 def test_columns_are_never_cast() -> None:
-    abort = wire.Abort(np.array([1], np.int64), np.array([1], np.uint8))  # type: ignore[arg-type]
+    keys: Any = np.array([1], np.int64)
+    abort = wire.Abort(keys, np.array([1], np.uint8))
     with pytest.raises(TypeError, match="request_key"):
         wire.encode(abort)
 

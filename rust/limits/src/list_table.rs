@@ -530,7 +530,7 @@ impl AbortCause {
 }
 
 impl AbortCause {
-    /// The cause's name in snake case.
+    /// The name in snake case, as wire and metrics write it.
     pub const fn label(self) -> &'static str {
         match self {
             AbortCause::ClientGone => "client_gone",
@@ -568,7 +568,7 @@ impl FinishedReason {
 }
 
 impl FinishedReason {
-    /// The label's value.
+    /// The name in snake case, as wire and metrics write it.
     pub const fn label(self) -> &'static str {
         match self {
             FinishedReason::Stop => "stop",
@@ -631,7 +631,7 @@ impl EndCause {
 }
 
 impl EndCause {
-    /// The label's value.
+    /// The name in snake case, as wire and metrics write it.
     pub const fn label(self) -> &'static str {
         match self {
             EndCause::Eos => "eos",
@@ -710,7 +710,7 @@ impl FailureKind {
 }
 
 impl FailureKind {
-    /// The kind's name on the wire.
+    /// The name in snake case, as wire and metrics write it.
     pub const fn label(self) -> &'static str {
         match self {
             FailureKind::StartConfig => "start_config",

@@ -216,17 +216,7 @@ fn decode_kind<F: AsRef<[u8]>>(
             let names = ColumnsBody::read(reader)?.columns;
             Message::Abort(with_columns(reader, &names, columns, Abort::take_checked)?)
         }
-        Kind::StepOutputs => {
-            let body = StepBody::read(reader)?;
-            body.details.iter().try_for_each(Detail::check)?;
-            let outputs = with_columns(reader, &body.columns, columns, StepOutputs::take)?;
-            Message::StepOutputs(Box::new(StepOutputs {
-                step_stamp_ns: body.step_stamp_ns,
-                stats: body.stats.unwrap_or_default(),
-                details: body.details,
-                ..outputs
-            }))
-        }
+        Kind::StepOutputs => Message::StepOutputs(Box::new(decode_step(reader, columns)?)),
         Kind::EngineFailed => {
             let body = FailedBody::read(reader)?;
             let Some(kind) = body.kind else {
@@ -237,6 +227,21 @@ fn decode_kind<F: AsRef<[u8]>>(
                 EngineFailed::take(head, set)
             })?)
         }
+    })
+}
+
+fn decode_step<F: AsRef<[u8]>>(
+    reader: &mut Reader<'_>,
+    frames: &[F],
+) -> Result<StepOutputs, Fault> {
+    let body = StepBody::read(reader)?;
+    body.details.iter().try_for_each(Detail::check)?;
+    let outputs = with_columns(reader, &body.columns, frames, StepOutputs::take)?;
+    Ok(StepOutputs {
+        step_stamp_ns: body.step_stamp_ns,
+        stats: body.stats.unwrap_or_default(),
+        details: body.details,
+        ..outputs
     })
 }
 
