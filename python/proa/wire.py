@@ -49,6 +49,7 @@ from proa.wire_front import (
     ShutdownMode,
     Utility,
 )
+from proa.wire_identity import Identity
 from proa.wire_msgpack import BadFrame, Reason
 from proa.wire_outputs import (
     IN_PREFILL,
@@ -99,6 +100,7 @@ __all__ = [
     "EngineFailed",
     "Grammar",
     "Hello",
+    "Identity",
     "Kind",
     "LogitBias",
     "Message",

@@ -102,7 +102,9 @@ class RandomMessages:
     def _exact(self, type_: type) -> Any:
         if type_ is bool:
             return self.random.random() < 0.5
-        return {str: self._str, bytes: self._bytes, dict: self._map}[type_]()
+        if type_ is str:
+            return self._str()
+        return self._bytes() if type_ is bytes else self._map()
 
     def _record(self, cls: type[Any], **fixed: Any) -> Any:
         if cls is wire.LogitBias:

@@ -178,3 +178,11 @@ def test_a_bad_row_harms_no_neighbour() -> None:
     assert wire.request_faults(add, 20).keys() == {1, 2}
     add.rare = [wire.Rare(1, allowed_ids=np.array([], np.uint32)), wire.Rare(0, logprob_ids=np.array([3], np.uint32))]
     assert wire.request_faults(add, 49_152) == {1: "allowed_ids is empty", 2: "request_key is doubled"}
+
+
+def test_identity_is_as_the_spec_prints_it() -> None:
+    identity = wire.Identity(3, 0x0102030405060708)
+    assert identity.to_bytes() == bytes.fromhex("5003000807060504030201")
+    assert wire.Identity.from_bytes(identity.to_bytes()) == identity
+    for raw in (b"P" * 10, b"P" * 12, b"Q" + identity.to_bytes()[1:], b"P" + bytes(10)):
+        assert wire.Identity.from_bytes(raw) is None

@@ -10,6 +10,7 @@ mod engine;
 mod fault;
 mod field;
 mod front;
+mod identity;
 mod kind;
 mod msgpack;
 mod outputs;
@@ -24,6 +25,7 @@ pub use fault::{BadFrame, Reason};
 pub use front::{
     Abort, AddRequests, Hello, RequestColumns, RequestRow, Shutdown, ShutdownMode, Utility,
 };
+pub use identity::Identity;
 pub use kind::{Direction, Kind};
 pub use msgpack::{Map, Value};
 pub use outputs::{
