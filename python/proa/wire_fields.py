@@ -187,6 +187,9 @@ class _Wrapped(Field):
     def __init__(self, inner: Field) -> None:
         self.inner, self.is_plain = inner, inner.is_plain
 
+    def pack(self, value: Any) -> Any:
+        return self.inner.pack(value)
+
     def unpack(self, value: Any, lenient: bool) -> Any:
         return self.inner.unpack(value, lenient)
 
@@ -206,9 +209,6 @@ class Optional(_Wrapped):
 
     has_absent = True
 
-    def pack(self, value: Any) -> Any:
-        return self.inner.pack(value)
-
     def is_absent(self, value: Any) -> bool:
         return value is None
 
@@ -220,9 +220,6 @@ class Listed(_Wrapped):
     """The key is left out for an empty list."""
 
     has_absent = True
-
-    def pack(self, value: Any) -> Any:
-        return self.inner.pack(value)
 
     def is_absent(self, value: Any) -> bool:
         return not value

@@ -270,6 +270,7 @@ record! {
 record! {
     struct FailedBody {
         cause: String => required,
+        // Required in truth: records have defaults, and a failure has none to offer.
         kind: Option<FailureKind> => optional,
         traceback: String => required,
         columns: Vec<String> => listed,

@@ -253,6 +253,7 @@ macro_rules! record {
             $($(#[$field_meta])* pub $field: $type,)*
         }
 
+        // Only the records that share a map with another use all of these.
         #[allow(dead_code)]
         impl $name {
             pub(crate) const KEYS: &'static [&'static str] = &[$(stringify!($field)),*];
