@@ -53,13 +53,10 @@ inline void softmax(const AttentionShape& a, float* s, int low, int high, int pa
     const F m = splat(max_lanes(largest));
     F total = zero();
     for (int t = 0; t < padded; t += LANES) {
-        const F e = exp(sub(load(s + t), m));
+        const F e = exp_or_zero(sub(load(s + t), m));
         store(s + t, e);
+        total = add(total, e);
     }
-    // exp clamps at e^-87: masked tokens would keep a trace.
-    for (int t = 0; t < low; t++) s[t] = 0;
-    for (int t = high; t < padded; t++) s[t] = 0;
-    for (int t = 0; t < padded; t += LANES) total = add(total, load(s + t));
     const F inverse = splat(1.f / sum_lanes(total));
     for (int t = 0; t < padded; t += LANES) store(s + t, mul(load(s + t), inverse));
 }

@@ -51,4 +51,52 @@ inline void silu_mul(const float* gate, const float* up, int n, float* y) {
     }
 }
 
+// ---- facts about a row of logits ------------------------------------------------------------------------------------
+
+/// Largest entry with the lowest index; -1 when there is none above -inf, or when any entry is NaN.
+inline int argmax(const float* x, int n) {
+    F largest = splat(-INFINITY), poison = zero();
+    int i = 0;
+    for (; i + LANES <= n; i += LANES) {
+        const F v = load(x + i);
+        largest = max(largest, v);
+        poison = add(poison, sub(v, v));  // NaN for NaN; for infinities too, which the slow path tells apart
+    }
+    float m = max_lanes(largest), bad = sum_lanes(poison);
+    for (; i < n; i++) {
+        m = x[i] > m ? x[i] : m;
+        bad += x[i] - x[i];
+    }
+    if (bad != bad) {
+        m = -INFINITY;
+        for (int j = 0; j < n; j++) {
+            if (x[j] != x[j]) return -1;
+            if (x[j] > m) m = x[j];
+        }
+        if (m == -INFINITY) return -1;
+    }
+    for (int j = 0;; j++)
+        if (x[j] == m) return j;
+}
+
+/// Sum of e^(x - m); m is the largest entry. Entries 87 below it count as 0.
+inline float sum_exp(const float* x, int n, float m) {
+    F total = zero();
+    int i = 0;
+    for (; i + LANES <= n; i += LANES) {
+        const F d = sub(load(x + i), splat(m));
+        total = add(total, exp_or_zero(d));
+    }
+    float sum = sum_lanes(total);
+    for (; i < n; i++) sum += x[i] - m > -87.f ? std::exp(x[i] - m) : 0.f;
+    return sum;
+}
+
+/// Number of entries >= value.
+inline int count_at_least(const float* x, int n, float value) {
+    int count = 0;
+    for (int i = 0; i < n; i++) count += x[i] >= value;
+    return count;
+}
+
 }  // namespace proa::PROA_ISA_NAMESPACE

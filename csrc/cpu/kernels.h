@@ -59,6 +59,9 @@ struct KernelTable {
     void (*silu_mul)(const float* gate, const float* up, int n, float* y);
     void (*insert_kv)(const AttentionShape&, const float* k, const float* v, int64_t slot);
     void (*attend)(const AttentionShape&, const AttentionQueries&, const int32_t* table);
+    int (*argmax)(const float* x, int n);
+    float (*sum_exp)(const float* x, int n, float largest);
+    int (*count_at_least)(const float* x, int n, float value);
 };
 
 /// Null where the translation unit was not built for this architecture.

@@ -155,4 +155,13 @@ inline F exp(F x) {
     return exp2_scale(p, n);
 }
 
+/// As `exp`, but 0 below -87, where `exp` would leave a trace of a masked entry.
+inline F exp_or_zero(F x) {
+    float e[LANES], given[LANES];
+    store(e, exp(x));
+    store(given, x);
+    for (int i = 0; i < LANES; i++) e[i] = given[i] > -87.f ? e[i] : 0.f;
+    return load(e);
+}
+
 }  // namespace proa::PROA_ISA_NAMESPACE

@@ -7,7 +7,8 @@
 namespace proa::PROA_ISA_NAMESPACE {
 
 inline const KernelTable* table(const char* name) {
-    static const KernelTable kernels{name, LANES, S8_BIASED, linear, quantize, rms_norm, rope, silu_mul, insert_kv, attend};
+    static const KernelTable kernels{name,      LANES,     S8_BIASED, linear, quantize, rms_norm,      rope,
+                                     silu_mul,  insert_kv, attend,    argmax, sum_exp,  count_at_least};
     return &kernels;
 }
 
