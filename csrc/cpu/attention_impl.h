@@ -36,8 +36,10 @@ void scores(const AttentionShape& a, const AttentionQueries& queries, const int3
         for (auto& e : acc) e = zero();
         for (int d = 0; d < a.head_dim; d++) {
             const F key = load_cache<C>(k + (size_t)d * a.block_size);
+#pragma GCC unroll 8
             for (int n = 0; n < N; n++) acc[n] = fma(key, splat(queries.q[n][d]), acc[n]);
         }
+#pragma GCC unroll 8
         for (int n = 0; n < N; n++) store(s + (size_t)n * queries.scratch_stride + t - first, mul(acc[n], splat(a.scale)));
     }
 }
@@ -74,6 +76,7 @@ void weighted_values(const AttentionShape& a, const AttentionQueries& queries, c
             const size_t block = (size_t)table[t / a.block_size] * a.kv_heads + queries.kv_head;
             const E* v = (const E*)a.v + block * head_size + (size_t)(t % a.block_size) * a.head_dim + d;
             const F v0 = load_cache<C>(v), v1 = pair ? load_cache<C>(v + LANES) : zero();
+#pragma GCC unroll 8
             for (int n = 0; n < N; n++) {
                 const float weight = p[(size_t)n * queries.scratch_stride + t - first];
                 if (weight == 0) continue;  // a masked slot may hold anything, NaN included
@@ -81,6 +84,7 @@ void weighted_values(const AttentionShape& a, const AttentionQueries& queries, c
                 acc[n][1] = fma(v1, splat(weight), acc[n][1]);
             }
         }
+#pragma GCC unroll 8
         for (int n = 0; n < N; n++) {
             store(queries.out[n] + d, acc[n][0]);
             if (pair) store(queries.out[n] + d + LANES, acc[n][1]);
@@ -95,6 +99,7 @@ template <CacheType C, int N> void attend_tile(const AttentionShape& a, const At
     const int first = window_start / a.block_size * a.block_size;
     const int padded = (queries.context - first + LANES - 1) / LANES * LANES;
     scores<C, N>(a, queries, table, first, queries.scratch);
+#pragma GCC unroll 8
     for (int n = 0; n < N; n++) {
         const int high = queries.position[n] + 1;
         const int low = a.window > 0 && high > a.window ? high - a.window : 0;
@@ -108,7 +113,11 @@ template <CacheType C> void attend_count(const AttentionShape& a, const Attentio
         case 1: return attend_tile<C, 1>(a, queries, table);
         case 2: return attend_tile<C, 2>(a, queries, table);
         case 3: return attend_tile<C, 3>(a, queries, table);
-        default: return attend_tile<C, 4>(a, queries, table);
+        case 4: return attend_tile<C, 4>(a, queries, table);
+        case 5: return attend_tile<C, 5>(a, queries, table);
+        case 6: return attend_tile<C, 6>(a, queries, table);
+        case 7: return attend_tile<C, 7>(a, queries, table);
+        default: return attend_tile<C, 8>(a, queries, table);
     }
 }
 

@@ -22,11 +22,13 @@ struct AttentionShape {
     float softcap;       ///< 0 = off
 };
 
-/// Up to four queries of one request that share a KV head: heads of one token, or neighbouring tokens.
+constexpr int MAX_QUERIES = 8;  ///< of one attention tile
+
+/// Queries of one request that share a KV head: heads of one token, or neighbouring tokens.
 struct AttentionQueries {
-    const float* q[4];   ///< [head_dim]
-    float* out[4];       ///< [head_dim]
-    int32_t position[4];
+    const float* q[MAX_QUERIES];   ///< [head_dim]
+    float* out[MAX_QUERIES];       ///< [head_dim]
+    int32_t position[MAX_QUERIES];
     int32_t count;
     int32_t kv_head;
     int32_t context;     ///< largest position + 1

@@ -38,6 +38,7 @@ inline I dot_unsigned(I sum, I weights, const int8_t* q) {
 inline I dot_signed(I sum, I weights, const int8_t* q) { return dot_unsigned(sum, weights, q); }
 inline I dot_nibbles(const I run[8], const int8_t* q) {
     I sum = isplat(0);
+#pragma GCC unroll 8
     for (int j = 0; j < 8; j++) sum = dot_unsigned(sum, run[j], q + 4 * j);
     return sum;
 }
@@ -97,6 +98,7 @@ inline I dot_signed(I sum, I weights, const int8_t* q) {
 }
 inline I dot_nibbles(const I run[8], const int8_t* q) {
     I sum = isplat(0);
+#pragma GCC unroll 8
     for (int j = 0; j < 8; j++) sum = dot_unsigned(sum, run[j], q + 4 * j);
     return sum;
 }
@@ -138,6 +140,7 @@ template <Pack P> struct Block {
     }
 
     void load_bytes(const uint8_t* p) {
+#pragma GCC unroll 8
         for (int j = 0; j < 8; j++) run[j] = load_run(p + 4 * LANES * j);
     }
 
@@ -145,6 +148,7 @@ template <Pack P> struct Block {
     F dot(F acc, const int8_t* q, const QuantBlock& x) const {
         if constexpr (P == Pack::S8) {
             I sum = isplat(S8_BIASED ? -128 * (x.sum_low + x.sum_high) : 0);
+#pragma GCC unroll 8
             for (int j = 0; j < 8; j++) sum = dot_signed(sum, run[j], q + 4 * j);
             return fma(to_float(sum), mul(scale, splat(x.scale)), acc);
         } else if constexpr (P == Pack::U6_HALVES) {
@@ -156,6 +160,7 @@ template <Pack P> struct Block {
         } else {
             I sum = isplat(0);
             if constexpr (P == Pack::U8_F32)
+#pragma GCC unroll 8
                 for (int j = 0; j < 8; j++) sum = dot_unsigned(sum, run[j], q + 4 * j);
             else
                 sum = dot_nibbles(run, q);
@@ -166,6 +171,7 @@ template <Pack P> struct Block {
 
     /// The block's weights in f32, out[column][lane]; the value of the reference dequantisation.
     void expand(float* out) const {
+#pragma GCC unroll 8
         for (int j = 0; j < 8; j++)
             for (int i = 0; i < 4; i++) {
                 F w = to_float(byte_of(run[j], i));
@@ -213,9 +219,11 @@ void group_int8(const Matrix& m, int group, const Activations& a, int token, con
     for (int b = 0; b < num_blocks; b++, p += packed_row_block_bytes(P) * LANES) {
         if (N == 1) prefetch(p, packed_row_block_bytes(P) * LANES);
         const Block<P> block(p);
+#pragma GCC unroll 8
         for (int n = 0; n < N; n++)
             acc[n] = block.dot(acc[n], q + (size_t)n * m.cols + b * BLOCK, x[(size_t)n * num_blocks + b]);
     }
+#pragma GCC unroll 8
     for (int n = 0; n < N; n++) write_group(out, token + n, group * LANES, m.rows, acc[n]);
 }
 
@@ -231,9 +239,11 @@ void group_f32(const Matrix& m, int group, const Activations& a, int token, cons
         Block<P>(p).expand(weights);
         for (int k = 0; k < BLOCK; k++) {
             const F w = load(weights + k * LANES);
+#pragma GCC unroll 8
             for (int n = 0; n < N; n++) acc[n] = fma(w, splat(x[(size_t)n * m.cols + b * BLOCK + k]), acc[n]);
         }
     }
+#pragma GCC unroll 8
     for (int n = 0; n < N; n++) write_group(out, token + n, group * LANES, m.rows, acc[n]);
 }
 
@@ -293,14 +303,18 @@ void rows_float(const Matrix& m, int row, const Activations& a, int token, const
     int k = 0;
     for (; k + LANES <= m.cols; k += LANES) {
         F v[N];
+#pragma GCC unroll 8
         for (int n = 0; n < N; n++) v[n] = load(x + (size_t)n * m.cols + k);
+#pragma GCC unroll 4
         for (int r = 0; r < R; r++) {
             if (N == 1 && (k * W::bytes & 63) == 0) __builtin_prefetch(w + row_bytes * r + k * W::bytes + 512, 0, 3);
             const F weight = W::at(w + row_bytes * r, k);
+#pragma GCC unroll 8
             for (int n = 0; n < N; n++) acc[r][n] = fma(weight, v[n], acc[r][n]);
         }
     }
     for (int r = 0; r < R; r++)
+#pragma GCC unroll 8
         for (int n = 0; n < N; n++) {
             float sum = sum_lanes(acc[r][n]);
             for (int tail = k; tail < m.cols; tail++) sum += W::one(w + row_bytes * r, tail) * x[(size_t)n * m.cols + tail];
@@ -341,20 +355,30 @@ inline void linear(const Matrix& m, int begin, int end, const Activations& a, co
 
 /// One token's activations to int8, a block of 32 at a time: scale = largest magnitude / 127.
 inline void quantize(const float* x, int cols, int8_t* q, QuantBlock* blocks) {
+    constexpr int N = BLOCK / LANES;
     for (int b = 0; b < cols / BLOCK; b++, x += BLOCK, q += BLOCK) {
-        F largest = zero();
-        for (int i = 0; i < BLOCK; i += LANES) largest = max(largest, abs(load(x + i)));
+        F v[N], largest = zero();
+#pragma GCC unroll 4
+        for (int i = 0; i < N; i++) {
+            v[i] = load(x + i * LANES);
+            largest = max(largest, abs(v[i]));
+        }
         const float m = max_lanes(largest);
         const F inverse = splat(m > 0 ? 127.f / m : 0.f);
-        int32_t sums[2] = {0, 0};
-        float rounded[BLOCK];
-        for (int i = 0; i < BLOCK; i += LANES) store(rounded + i, round_even(mul(load(x + i), inverse)));
-        for (int i = 0; i < BLOCK; i++) {
-            q[i] = (int8_t)rounded[i];
-            sums[i / 16] += q[i];
+#pragma GCC unroll 4
+        for (int i = 0; i < N; i++) {
+            v[i] = round_even(mul(v[i], inverse));
+            store_int8(q + i * LANES, v[i]);
         }
+        // Whole numbers below 2^24: these sums are exact in any order.
+        F low = v[0], high = v[N / 2];
+        for (int i = 1; i < N / 2; i++) {
+            low = add(low, v[i]);
+            high = add(high, v[N / 2 + i]);
+        }
+        const int32_t sum_low = (int32_t)sum_lanes(low), sum_high = (int32_t)sum_lanes(high);
         const float scale = m / 127.f;
-        blocks[b] = {scale, scale * (float)(sums[0] + sums[1]), sums[0], sums[1]};
+        blocks[b] = {scale, scale * (float)(sum_low + sum_high), sum_low, sum_high};
     }
 }
 

@@ -13,7 +13,6 @@ namespace proa {
 namespace {
 
 constexpr int LOGIT_TILE = 16;  // logit rows that share a pass over the head's weights; bounds the logits buffer
-constexpr int MAX_QUERIES = 4;  // of one attention tile
 
 /// The share [begin, end) of `count` units that `thread` takes.
 std::pair<int, int> share(int count, int thread, int threads) {

@@ -1,5 +1,7 @@
 // One vector of floats, as wide as the instruction set of this translation unit allows.
 //
+// `sum_lanes` folds by halves, so that its order is the same at every call.
+//
 // Every kernel is written once against these few names and compiled once an instruction set; PROA_ISA_* selects.
 // `LANES` floats stand side by side; weights of `LANES` output rows are interleaved accordingly (pack.h), so sums over
 // the input run inside a lane and their order never depends on how many tokens share a pass.
@@ -50,6 +52,16 @@ inline void store_bf16(uint16_t* p, F a) {  // round to nearest even; NaN stays 
     _mm256_storeu_si256((__m256i*)p, _mm512_cvtepi32_epi16(q));
 }
 inline void store_f16(uint16_t* p, F a) { _mm256_storeu_si256((__m256i*)p, _mm512_cvtps_ph(a.v, 8)); }
+inline void store_int8(int8_t* p, F a) {  // whole numbers in -128 .. 127
+    _mm_storeu_si128((__m128i*)p, _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(a.v)));
+}
+inline float sum_lanes(F a) {
+    const __m256 half = _mm256_add_ps(_mm512_castps512_ps256(a.v), _mm512_extractf32x8_ps(a.v, 1));
+    __m128 x = _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
+    x = _mm_add_ps(x, _mm_movehl_ps(x, x));
+    return _mm_cvtss_f32(_mm_add_ss(x, _mm_movehdup_ps(x)));
+}
+inline float max_lanes(F a) { return _mm512_reduce_max_ps(a.v); }
 
 #elif defined(PROA_ISA_AVX2)
 
@@ -86,6 +98,21 @@ inline void store_bf16(uint16_t* p, F a) {
     _mm_storeu_si128((__m128i*)p, _mm256_castsi256_si128(packed));
 }
 inline void store_f16(uint16_t* p, F a) { _mm_storeu_si128((__m128i*)p, _mm256_cvtps_ph(a.v, 8)); }
+inline void store_int8(int8_t* p, F a) {
+    const __m256i words = _mm256_packs_epi32(_mm256_cvtps_epi32(a.v), _mm256_setzero_si256());
+    const __m256i ordered = _mm256_permute4x64_epi64(words, 0xd8);
+    _mm_storel_epi64((__m128i*)p, _mm_packs_epi16(_mm256_castsi256_si128(ordered), _mm_setzero_si128()));
+}
+inline float sum_lanes(F a) {
+    __m128 x = _mm_add_ps(_mm256_castps256_ps128(a.v), _mm256_extractf128_ps(a.v, 1));
+    x = _mm_add_ps(x, _mm_movehl_ps(x, x));
+    return _mm_cvtss_f32(_mm_add_ss(x, _mm_movehdup_ps(x)));
+}
+inline float max_lanes(F a) {
+    __m128 x = _mm_max_ps(_mm256_castps256_ps128(a.v), _mm256_extractf128_ps(a.v, 1));
+    x = _mm_max_ps(x, _mm_movehl_ps(x, x));
+    return _mm_cvtss_f32(_mm_max_ss(x, _mm_movehdup_ps(x)));
+}
 
 #else  // portable: plain C, which every compiler turns into what the target has
 
@@ -123,26 +150,20 @@ inline void store_bf16(uint16_t* p, F a) {
     }
 }
 inline void store_f16(uint16_t* p, F a) { for (int i = 0; i < LANES; i++) p[i] = float_to_f16(a.v[i]); }
+inline void store_int8(int8_t* p, F a) { for (int i = 0; i < LANES; i++) p[i] = (int8_t)a.v[i]; }
+inline float sum_lanes(F a) {
+    for (int half = LANES / 2; half; half /= 2)
+        for (int i = 0; i < half; i++) a.v[i] += a.v[i + half];
+    return a.v[0];
+}
+inline float max_lanes(F a) {
+    float m = a.v[0];
+    for (int i = 1; i < LANES; i++) m = a.v[i] > m ? a.v[i] : m;
+    return m;
+}
 #undef PROA_EACH
 
 #endif
-
-/// Sum of the lanes by halving, so that the order is the same at every call.
-inline float sum_lanes(F a) {
-    float t[LANES];
-    store(t, a);
-    for (int half = LANES / 2; half; half /= 2)
-        for (int i = 0; i < half; i++) t[i] += t[i + half];
-    return t[0];
-}
-
-inline float max_lanes(F a) {
-    float t[LANES];
-    store(t, a);
-    float m = t[0];
-    for (int i = 1; i < LANES; i++) m = t[i] > m ? t[i] : m;
-    return m;
-}
 
 /// e^x, relative error below 2e-7 on [-87, 88]; inputs beyond are clamped there. Cody and Waite reduction, degree 6.
 inline F exp(F x) {
@@ -157,11 +178,16 @@ inline F exp(F x) {
 
 /// As `exp`, but 0 below -87, where `exp` would leave a trace of a masked entry.
 inline F exp_or_zero(F x) {
-    float e[LANES], given[LANES];
-    store(e, exp(x));
-    store(given, x);
-    for (int i = 0; i < LANES; i++) e[i] = given[i] > -87.f ? e[i] : 0.f;
-    return load(e);
+#if defined(PROA_ISA_AVX512)
+    return {_mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x.v, _mm512_set1_ps(-87.f), _CMP_NLE_UQ), exp(x).v)};
+#elif defined(PROA_ISA_AVX2)
+    return {_mm256_and_ps(_mm256_cmp_ps(x.v, _mm256_set1_ps(-87.f), _CMP_NLE_UQ), exp(x).v)};
+#else
+    F e = exp(x);
+    for (int i = 0; i < LANES; i++)
+        if (x.v[i] <= -87.f) e.v[i] = 0;
+    return e;
+#endif
 }
 
 }  // namespace proa::PROA_ISA_NAMESPACE
