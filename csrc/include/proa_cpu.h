@@ -4,6 +4,8 @@
 
 #include <stdint.h>
 
+#define PROA_API __attribute__((visibility("default")))
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -91,45 +93,45 @@ typedef struct {
 } proa_cpu_step;
 
 /* Null when the machine lacks the instruction set or memory is short; `error` then holds one line. */
-proa_cpu_runner* proa_cpu_create(const proa_cpu_config* config, char* error, int32_t error_size);
-void proa_cpu_destroy(proa_cpu_runner* runner);
+PROA_API proa_cpu_runner* proa_cpu_create(const proa_cpu_config* config, char* error, int32_t error_size);
+PROA_API void proa_cpu_destroy(proa_cpu_runner* runner);
 
 /* A stack of matrices with equal columns, its rows one after another; returns its number. Packed types are repacked in
    parallel here; float types stay where they are and must outlive the runner. */
-int32_t proa_cpu_add_matrix(proa_cpu_runner* runner, const proa_cpu_matrix* parts, int32_t num_parts);
+PROA_API int32_t proa_cpu_add_matrix(proa_cpu_runner* runner, const proa_cpu_matrix* parts, int32_t num_parts);
 /* An embedding table: rows are looked up in the file's form, never repacked; must outlive the runner. */
-int32_t proa_cpu_add_table(proa_cpu_runner* runner, const proa_cpu_matrix* table);
+PROA_API int32_t proa_cpu_add_table(proa_cpu_runner* runner, const proa_cpu_matrix* table);
 /* f32 vector that must outlive the runner. */
-int32_t proa_cpu_add_vector(proa_cpu_runner* runner, const float* data, int32_t size);
-int32_t proa_cpu_add_layer(proa_cpu_runner* runner, const proa_cpu_layer* layer);
+PROA_API int32_t proa_cpu_add_vector(proa_cpu_runner* runner, const float* data, int32_t size);
+PROA_API int32_t proa_cpu_add_layer(proa_cpu_runner* runner, const proa_cpu_layer* layer);
 /* A buffer of `width` floats a token (or logit row). */
-int32_t proa_cpu_add_buffer(proa_cpu_runner* runner, int32_t width);
-int32_t proa_cpu_add_instruction(proa_cpu_runner* runner, const proa_cpu_instruction* instruction);
+PROA_API int32_t proa_cpu_add_buffer(proa_cpu_runner* runner, int32_t width);
+PROA_API int32_t proa_cpu_add_instruction(proa_cpu_runner* runner, const proa_cpu_instruction* instruction);
 
 /* Starts a step on the runner's own threads and returns; `event_fd` gets an 8-byte 1 when it is done. At most two steps
    are outstanding; they run in order. */
-void proa_cpu_submit(proa_cpu_runner* runner, proa_cpu_step* step, int32_t event_fd);
+PROA_API void proa_cpu_submit(proa_cpu_runner* runner, proa_cpu_step* step, int32_t event_fd);
 /* Returns when `step` is done. */
-void proa_cpu_wait(proa_cpu_runner* runner, proa_cpu_step* step);
+PROA_API void proa_cpu_wait(proa_cpu_runner* runner, proa_cpu_step* step);
 
 /* Bytes held: packed weights, KV cache (reserved), buffers. */
-void proa_cpu_memory(const proa_cpu_runner* runner, int64_t* packed, int64_t* cache, int64_t* buffers);
+PROA_API void proa_cpu_memory(const proa_cpu_runner* runner, int64_t* packed, int64_t* cache, int64_t* buffers);
 
 /* ---- single ops, for tests and benchmarks ------------------------------------------------------------------------ */
 
 /* Kernels of an instruction set, or of the best one for "" ; null if the machine lacks it. */
-const void* proa_cpu_kernels(const char* isa);
-const char* proa_cpu_isa_name(const void* kernels);
+PROA_API const void* proa_cpu_kernels(const char* isa);
+PROA_API const char* proa_cpu_isa_name(const void* kernels);
 
 /* Bytes that packing `m` needs; 0 for float types. The target is 64-byte aligned. */
-int64_t proa_cpu_packed_bytes(const void* kernels, const proa_cpu_matrix* m);
-void proa_cpu_pack(const void* kernels, const proa_cpu_matrix* m, void* out);
+PROA_API int64_t proa_cpu_packed_bytes(const void* kernels, const proa_cpu_matrix* m);
+PROA_API void proa_cpu_pack(const void* kernels, const proa_cpu_matrix* m, void* out);
 
 /* y[tokens][rows] = W x[tokens][cols]; int8 != 0 quantises the activations of packed kinds. One thread. */
-void proa_cpu_linear(const void* kernels, const proa_cpu_matrix* m, const float* x, int32_t tokens, int32_t int8, float* y);
+PROA_API void proa_cpu_linear(const void* kernels, const proa_cpu_matrix* m, const float* x, int32_t tokens, int32_t int8, float* y);
 
 /* Dequantises one row of the file to f32. */
-void proa_cpu_expand(int32_t type, const void* row, int32_t cols, float* out);
+PROA_API void proa_cpu_expand(int32_t type, const void* row, int32_t cols, float* out);
 
 #ifdef __cplusplus
 }
