@@ -40,28 +40,57 @@ const X86_UNITS: &[(&str, &[&str])] = &[
 
 fn compile(source: &Path, name: &str, flags: &[&str]) -> Vec<PathBuf> {
     let mut build = cc::Build::new();
-    build.cpp(true).cpp_link_stdlib(None).std("c++17").opt_level(3).debug(false).pic(true).warnings(true).extra_warnings(true);
+    build
+        .cpp(true)
+        .cpp_link_stdlib(None)
+        .std("c++17")
+        .opt_level(3)
+        .debug(false)
+        .pic(true)
+        .warnings(true)
+        .extra_warnings(true);
     // Sums keep their written order and rounding: no contraction, no reassociation.
-    for flag in ["-ffp-contract=off", "-fno-math-errno", "-fvisibility=hidden"].iter().chain(flags) {
+    for flag in [
+        "-ffp-contract=off",
+        "-fno-math-errno",
+        "-fvisibility=hidden",
+    ]
+    .iter()
+    .chain(flags)
+    {
         build.flag(flag);
     }
-    build.file(source.join(format!("{name}.cpp"))).compile_intermediates()
+    build
+        .file(source.join(format!("{name}.cpp")))
+        .compile_intermediates()
 }
 
 fn main() {
     let root = PathBuf::from(env::var("CARGO_MANIFEST_DIR").expect("set by cargo")).join("../..");
     let source = root.join("csrc/cpu");
     println!("cargo:rerun-if-changed={}", source.display());
-    println!("cargo:rerun-if-changed={}", root.join("csrc/include").display());
+    println!(
+        "cargo:rerun-if-changed={}",
+        root.join("csrc/include").display()
+    );
 
     let x86 = env::var("CARGO_CFG_TARGET_ARCH").is_ok_and(|arch| arch == "x86_64");
     let units = UNITS.iter().chain(if x86 { X86_UNITS } else { &[] });
-    let objects: Vec<PathBuf> = units.flat_map(|(name, flags)| compile(&source, name, flags)).collect();
+    let objects: Vec<PathBuf> = units
+        .flat_map(|(name, flags)| compile(&source, name, flags))
+        .collect();
 
     let library = PathBuf::from(env::var("OUT_DIR").expect("set by cargo")).join("_cpu.so");
     let compiler = cc::Build::new().cpp(true).get_compiler();
     let status = Command::new(compiler.path())
-        .args(["-shared", "-pthread", "-static-libstdc++", "-static-libgcc", "-s", "-o"])
+        .args([
+            "-shared",
+            "-pthread",
+            "-static-libstdc++",
+            "-static-libgcc",
+            "-s",
+            "-o",
+        ])
         .arg(&library)
         .args(&objects)
         .status()
@@ -71,5 +100,7 @@ fn main() {
     // Replaced by a rename, so that a running engine keeps the library that it has mapped.
     let target = root.join("python/proa/_cpu.so");
     let fresh = target.with_extension("so.new");
-    fs::copy(&library, &fresh).and_then(|_| fs::rename(&fresh, &target)).expect("python/proa is writable");
+    fs::copy(&library, &fresh)
+        .and_then(|_| fs::rename(&fresh, &target))
+        .expect("python/proa is writable");
 }
