@@ -9,6 +9,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+
 from proa import _tables
 from proa.errors import AbortCause, ErrorKind, FinishCode, ProaError, codes_of, finish_error, status_of
 
