@@ -86,7 +86,7 @@ pub const FLAGS: &[Flag] = &[
     // Device, memory, threads, kernels
     Flag::new("device", Engine, Word(&["auto", "cpu", "cuda", "xpu", "null"]), "auto", "auto = cuda if there is one, else cpu; null = no model, tokens at once (tests)"),
     Flag::new("device_ids", Engine, Kind::Text, "auto", "which devices").later("choosing among devices (set CUDA_VISIBLE_DEVICES)", AUTO),
-    Flag::new("executor", Engine, Word(&["auto", "torch", "null"]), "auto", "what runs a step; auto = by device"),
+    Flag::new("executor", Engine, Word(&["auto", "cpu", "torch", "null"]), "auto", "what runs a step; auto = by device"),
     Flag::new("threads", Engine, Count(1, 4_096), "", "CPU threads of the engine; none = the cores it may use").also(&["-t"]),
     Flag::new("gpu_memory_utilization", Engine, Number(0.05, 1.0), "0.92", "part of device memory for weights and KV cache")
         .also(&["--mem-fraction-static", "--cuda-memory-fraction"]),

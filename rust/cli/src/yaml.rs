@@ -34,7 +34,7 @@ pub fn parse(text: &str) -> Result<Vec<(String, Node)>, String> {
             let Some((_, node)) = entries.last_mut() else {
                 return Err(fail("a list item without a key"));
             };
-            push_item(node, scalar(item).map_err(|e| fail(&e))?).map_err(|e| fail(e))?;
+            push_item(node, scalar(item).map_err(|e| fail(&e))?).map_err(fail)?;
             continue;
         }
         if body.len() != line.len() {
