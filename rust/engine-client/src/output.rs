@@ -1,0 +1,207 @@
+//! What a request gets: batches of tokens, stretches of prompt logprobs, and exactly one end.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use limits::{AbortCause, ApiError, EndCause, Finish};
+
+use crate::client::Shared;
+use crate::record::Record;
+
+/// Time the engine has for its own word after a deadline, before the front end ends the request.
+const DEADLINE_GRACE: Duration = Duration::from_millis(250);
+
+/// Logprobs of one token: NaN and infinities are as the engine sent them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TokenLogprobs {
+    /// Of the token itself.
+    pub value: f32,
+    /// From 1; 0 = not ranked.
+    pub rank: u32,
+    /// The likeliest ids, by falling value.
+    pub top: Vec<(u32, f32)>,
+}
+
+/// Neighbouring output tokens; batches of a slow reader grow together.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct TokenBatch {
+    /// Drawn ids.
+    pub ids: Vec<u32>,
+    /// One entry an id when logprobs were asked for, else empty.
+    pub logprobs: Vec<TokenLogprobs>,
+}
+
+/// Logprobs of prompt positions `start` .. `start + tokens.len()`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PromptChunk {
+    /// First position; position 0 has none.
+    pub start: u32,
+    /// One entry a position.
+    pub tokens: Vec<TokenLogprobs>,
+}
+
+/// Tokens a request cost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct RequestUsage {
+    pub prompt_tokens: u32,
+    pub cached_tokens: u32,
+    pub computed_tokens: u32,
+    pub recomputed_tokens: u32,
+    pub completion_tokens: u32,
+    pub preemptions: u32,
+}
+
+/// Where a request's time went (http-surface.md 3.6).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct RequestTimes {
+    pub queue: Duration,
+    pub prefill: Duration,
+    pub decode: Duration,
+    pub total: Duration,
+    pub ttft: Option<Duration>,
+}
+
+/// The one end of a request.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Ended {
+    /// The metrics cause.
+    pub cause: EndCause,
+    /// The engine's code; `Aborted` when the front end ended the request.
+    pub finish: Finish,
+    /// The id that ended it.
+    pub stop_token: Option<u32>,
+    /// Set when this end is a failure.
+    pub error: Option<ApiError>,
+    /// Tokens.
+    pub usage: RequestUsage,
+    /// Times.
+    pub times: RequestTimes,
+}
+
+/// One item of an [`OutputStream`].
+#[derive(Clone, Debug, PartialEq)]
+pub enum Output {
+    /// Scored prompt tokens; they come before the first token.
+    PromptLogprobs(PromptChunk),
+    /// Output tokens.
+    Tokens(TokenBatch),
+    /// The last item.
+    End(Box<Ended>),
+}
+
+/// What waits to be read. Tokens of a reader that lags are merged into one batch, so the queue has at most one.
+#[derive(Debug, Default)]
+pub(crate) struct Pending {
+    prompt: VecDeque<PromptChunk>,
+    tokens: TokenBatch,
+    end: Option<Box<Ended>>,
+    waker: Option<Waker>,
+}
+
+impl Pending {
+    pub fn push_prompt(&mut self, chunk: PromptChunk) -> Option<Waker> {
+        self.prompt.push_back(chunk);
+        self.waker.take()
+    }
+
+    pub fn push_tokens(
+        &mut self,
+        ids: &[u32],
+        logprobs: impl Iterator<Item = TokenLogprobs>,
+    ) -> Option<Waker> {
+        self.tokens.ids.extend_from_slice(ids);
+        self.tokens.logprobs.extend(logprobs);
+        self.waker.take()
+    }
+
+    pub fn push_end(&mut self, ended: Ended) -> Option<Waker> {
+        self.end = Some(Box::new(ended));
+        self.waker.take()
+    }
+
+    fn pop(&mut self) -> Option<Output> {
+        if let Some(chunk) = self.prompt.pop_front() {
+            return Some(Output::PromptLogprobs(chunk));
+        }
+        if !self.tokens.ids.is_empty() {
+            return Some(Output::Tokens(std::mem::take(&mut self.tokens)));
+        }
+        self.end.take().map(Output::End)
+    }
+}
+
+/// The outputs of one accepted request. Dropping it before the end aborts the request (`client_gone`).
+#[derive(Debug)]
+pub struct OutputStream {
+    shared: Arc<Shared>,
+    record: Arc<Record>,
+    deadline: Option<Instant>,
+    has_ended: bool,
+}
+
+impl OutputStream {
+    pub(crate) fn new(shared: Arc<Shared>, record: Arc<Record>, deadline: Option<Instant>) -> Self {
+        OutputStream {
+            shared,
+            record,
+            deadline,
+            has_ended: false,
+        }
+    }
+
+    /// The next item; None after the end.
+    pub async fn next(&mut self) -> Option<Output> {
+        if self.has_ended {
+            return None;
+        }
+        let output = match self.deadline {
+            None => std::future::poll_fn(|context| self.poll_pending(context)).await,
+            Some(deadline) => {
+                let late = tokio::time::sleep_until((deadline + DEADLINE_GRACE).into());
+                tokio::select! {
+                    biased;
+                    output = std::future::poll_fn(|context| self.poll_pending(context)) => output,
+                    () = late => Output::End(Box::new(self.end(AbortCause::Deadline))),
+                }
+            }
+        };
+        self.has_ended |= matches!(output, Output::End(_));
+        Some(output)
+    }
+
+    /// What is there without waiting.
+    pub fn try_next(&mut self) -> Option<Output> {
+        let output = self.record.lock().pending.pop()?;
+        self.has_ended |= matches!(output, Output::End(_));
+        Some(output)
+    }
+
+    fn poll_pending(&self, context: &mut Context<'_>) -> Poll<Output> {
+        let mut state = self.record.lock();
+        match state.pending.pop() {
+            Some(output) => Poll::Ready(output),
+            None => {
+                state.pending.waker = Some(context.waker().clone());
+                Poll::Pending
+            }
+        }
+    }
+
+    /// Ends the request from this side: no further item comes. If the engine's end was first, that one is returned.
+    pub fn end(&mut self, cause: AbortCause) -> Ended {
+        self.has_ended = true;
+        self.shared.end_early(&self.record, cause)
+    }
+}
+
+impl Drop for OutputStream {
+    fn drop(&mut self) {
+        if !self.has_ended {
+            self.shared.end_early(&self.record, AbortCause::ClientGone);
+        }
+    }
+}
