@@ -1,1 +1,16 @@
-//! Placeholder until the crate's first landing.
+//! Chat templates: from messages to a prompt, byte for byte as `transformers` renders them.
+//!
+//! Does not know HTTP, tokens or the engine.
+
+mod clock;
+mod error;
+mod functions;
+mod message;
+mod probe;
+mod python_text;
+mod source;
+mod template;
+
+pub use error::TemplateError;
+pub use message::{Content, ContentFormat, Message, Role, ToolCall};
+pub use template::{ChatTemplate, RenderRequest, TemplateOptions, missing_template};

@@ -1,0 +1,206 @@
+//! What templates can call beyond Jinja's own functions and filters.
+//!
+//! Owns `raise_exception`, `strftime_now`, Python's `tojson` and `str`, and string methods that minijinja's Python
+//! layer lacks. Does not know messages.
+
+use std::fmt;
+
+use minijinja::value::{Kwargs, Rest, Value, ValueKind, from_args};
+use minijinja::{Environment, Error, ErrorKind, Output, State};
+
+use crate::clock::strftime_now;
+use crate::python_text::{JsonStyle, write_json, write_str};
+
+/// Widest indentation of `tojson` that is honoured; more is an error.
+const MAX_INDENT: i64 = 64;
+
+/// What a template itself raised, kept in the error's chain so that it can be told from a template's failure.
+#[derive(Debug)]
+pub(crate) struct Raised(pub(crate) String);
+
+impl fmt::Display for Raised {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Raised {}
+
+/// Adds everything of this module to `env`.
+pub(crate) fn install(env: &mut Environment<'static>) {
+    env.add_function("raise_exception", raise_exception);
+    env.add_function("strftime_now", strftime_now);
+    env.add_filter("tojson", tojson);
+    env.add_filter("string", python_str);
+    env.add_filter("percent", percent);
+    env.set_formatter(format_value);
+    env.set_unknown_method_callback(call_method);
+}
+
+fn raise_exception(message: String) -> Result<Value, Error> {
+    Err(Error::new(ErrorKind::InvalidOperation, message.clone()).with_source(Raised(message)))
+}
+
+fn format_value(out: &mut Output, _: &mut State, value: &Value) -> Result<(), Error> {
+    if let Some(text) = value.as_str() {
+        return out.write_str(text).map_err(Error::from);
+    }
+    let mut text = String::new();
+    write_str(value, &mut text)?;
+    out.write_str(&text).map_err(Error::from)
+}
+
+fn python_str(value: &Value) -> Result<Value, Error> {
+    if value.kind() == ValueKind::String {
+        return Ok(value.clone());
+    }
+    let mut text = String::new();
+    write_str(value, &mut text)?;
+    Ok(Value::from(text))
+}
+
+/// `json.dumps` with the arguments that `transformers` passes on: `ensure_ascii`, `indent`, `separators`, `sort_keys`.
+fn tojson(value: &Value, args: Rest<Value>) -> Result<String, Error> {
+    let (positional, kwargs): (&[Value], Kwargs) = from_args(&args)?;
+    if positional.len() > 4 {
+        return Err(Error::from(ErrorKind::TooManyArguments));
+    }
+    let argument = |index: usize, name: &str| -> Result<Option<Value>, Error> {
+        match positional.get(index) {
+            Some(value) => Ok(Some(value.clone())),
+            None => kwargs.get::<Option<Value>>(name),
+        }
+    };
+    let flag = |value: Option<Value>| value.is_some_and(|value| value.is_true());
+    let ensure_ascii = flag(argument(0, "ensure_ascii")?);
+    let indent = match argument(1, "indent")?.filter(|value| !value.is_none()) {
+        None => None,
+        Some(value) => Some(indent_text(&value)?),
+    };
+    let separators = argument(2, "separators")?.filter(|value| !value.is_none());
+    let sort_keys = flag(argument(3, "sort_keys")?);
+    kwargs.assert_all_used()?;
+    let (item_separator, key_separator) = match separators {
+        Some(pair) => {
+            let wrong = || {
+                Error::new(
+                    ErrorKind::InvalidOperation,
+                    "separators must be a pair of strings",
+                )
+            };
+            let parts: Vec<Value> = pair.try_iter()?.collect();
+            match parts.as_slice() {
+                [item, key] => (
+                    item.to_str().ok_or_else(wrong)?.to_string(),
+                    key.to_str().ok_or_else(wrong)?.to_string(),
+                ),
+                _ => return Err(wrong()),
+            }
+        }
+        None if indent.is_some() => (",".to_owned(), ": ".to_owned()),
+        None => (", ".to_owned(), ": ".to_owned()),
+    };
+    let style = JsonStyle {
+        ensure_ascii,
+        indent,
+        item_separator,
+        key_separator,
+        sort_keys,
+    };
+    let mut out = String::new();
+    write_json(value, &style, &mut out, 0)?;
+    Ok(out)
+}
+
+fn indent_text(value: &Value) -> Result<String, Error> {
+    if let Some(text) = value.as_str() {
+        return Ok(text.to_owned());
+    }
+    match value.as_i64() {
+        Some(n) if n <= MAX_INDENT => Ok(" ".repeat(n.max(0) as usize)),
+        _ => Err(Error::new(
+            ErrorKind::InvalidOperation,
+            format!("indent must be at most {MAX_INDENT}"),
+        )),
+    }
+}
+
+/// Python's `%` on a string; a tuple holds several arguments.
+fn percent(format: &Value, args: Value) -> Result<Value, Error> {
+    let Some(text) = format.as_str() else {
+        return Err(Error::new(
+            ErrorKind::InvalidOperation,
+            "'%' with a string on its left only",
+        ));
+    };
+    let items: Vec<Value> = if args.is_tuple() {
+        args.try_iter()?.collect()
+    } else {
+        vec![args]
+    };
+    // Containers and floats print as Python prints them.
+    let printed = items.into_iter().map(|item| match item.kind() {
+        ValueKind::Map | ValueKind::Seq | ValueKind::None | ValueKind::Bool => python_str(&item),
+        _ => Ok(item),
+    });
+    let printed = printed.collect::<Result<Vec<_>, _>>()?;
+    minijinja::formatting::format(minijinja::formatting::FormatStyle::Printf, text, &printed)
+        .map(Value::from)
+}
+
+fn call_method(
+    state: &mut State,
+    value: &Value,
+    method: &str,
+    args: &[Value],
+) -> Result<Value, Error> {
+    if let Some(text) = value.as_str()
+        && let Some(result) = string_method(text, method, args)
+    {
+        return result;
+    }
+    minijinja_contrib::pycompat::unknown_method_callback(state, value, method, args)
+}
+
+/// Methods of Python's `str` beyond those of `pycompat`; None for a method that is not here.
+fn string_method(text: &str, method: &str, args: &[Value]) -> Option<Result<Value, Error>> {
+    let argument = || from_args::<(&str,)>(args).map(|(argument,)| argument);
+    Some(match method {
+        "removeprefix" => argument().map(|prefix| text.strip_prefix(prefix).unwrap_or(text).into()),
+        "removesuffix" => argument().map(|suffix| text.strip_suffix(suffix).unwrap_or(text).into()),
+        "partition" => argument().map(|at| match text.split_once(at) {
+            Some((before, after)) => strings([before, at, after]),
+            None => strings([text, "", ""]),
+        }),
+        "rpartition" => argument().map(|at| match text.rsplit_once(at) {
+            Some((before, after)) => strings([before, at, after]),
+            None => strings(["", "", text]),
+        }),
+        "rsplit" => rsplit(text, args),
+        "casefold" => from_args::<()>(args).map(|()| text.to_lowercase().into()),
+        _ => return None,
+    })
+}
+
+fn strings<'a>(items: impl IntoIterator<Item = &'a str>) -> Value {
+    items.into_iter().map(Value::from).collect()
+}
+
+fn rsplit(text: &str, args: &[Value]) -> Result<Value, Error> {
+    let (separator, max): (Option<&str>, Option<i64>) = from_args(args)?;
+    let max = max.and_then(|n| usize::try_from(n).ok());
+    let mut parts: Vec<&str> = match (separator, max) {
+        (Some(""), _) => return Err(Error::new(ErrorKind::InvalidOperation, "empty separator")),
+        (Some(separator), Some(max)) => text.rsplitn(max.saturating_add(1), separator).collect(),
+        (Some(separator), None) => text.rsplit(separator).collect(),
+        (None, None) => text.split_whitespace().rev().collect(),
+        (None, Some(_)) => {
+            return Err(Error::new(
+                ErrorKind::InvalidOperation,
+                "rsplit with a count needs a separator",
+            ));
+        }
+    };
+    parts.reverse();
+    Ok(strings(parts))
+}
