@@ -37,6 +37,7 @@ pub(crate) struct Shared {
     pub facts: Mutex<Option<Arc<EngineFacts>>>,
     pub child: ChildHandle,
     pub wake: Wake,
+    pub address: String,
     commands: OnceLock<Sender<Command>>,
 }
 
@@ -129,6 +130,7 @@ impl EngineClient {
             facts: Mutex::default(),
             child: ChildHandle::default(),
             wake,
+            address: address.clone(),
             commands: OnceLock::new(),
         });
         let (sender, receiver) = mpsc::channel();
@@ -228,6 +230,11 @@ impl EngineClient {
             requests: config.max_queued_requests,
             tokens: config.max_queued_tokens.unwrap_or(pool * QUEUED_POOLS),
         }
+    }
+
+    /// Address that an engine connects to.
+    pub fn address(&self) -> &str {
+        &self.shared.address
     }
 
     /// Queued requests and their prompt tokens.

@@ -104,11 +104,7 @@ impl Record {
             .request_inference_time
             .observe(ns(times.prefill) + state.decode_ns);
         let gaps = u64::from(state.generated.saturating_sub(1));
-        let per_token = if gaps == 0 {
-            0
-        } else {
-            (state.decode_ns + gaps / 2) / gaps
-        };
+        let per_token = (state.decode_ns + gaps / 2).checked_div(gaps).unwrap_or(0);
         metrics.request_time_per_output_token.observe(per_token);
         metrics
             .request_prompt_tokens
