@@ -34,9 +34,13 @@ class Request:
         salt: cache salt, part of every block hash.
         arrival: order of arrival; ties of `priority` go to the earlier one.
         block_hashes: hashes of the full blocks of known ids, as far as they were needed.
-        num_preemptions, num_recomputed: times preempted; tokens computed again after that.
+        published: those of them that this request computed and made findable.
+        waits_for: hash of the block that another request is computing and this one waits for.
+        num_lost: tokens that were computed when it was preempted last.
+        num_recomputed: tokens computed again after preemptions.
         scheduled_before, prefill_reported: whether the first-scheduled stamp and the prefill row have been made.
-        prompt_scored: prompt positions whose logprobs have been planned; they are not sent again after a preemption.
+        prompt_scored: prompt tokens whose successors' logprobs have been planned.
+        prompt_sent: those whose result has been applied; they are not sent again after a preemption.
         reads_cache: whether the prefix cache may be read.
     """
 
@@ -64,10 +68,13 @@ class Request:
     arrival: int
     queued_ns: int
     block_hashes: list[bytes] = field(default_factory=list)
-    num_preemptions: int = 0
+    published: list[bytes] = field(default_factory=list)
+    waits_for: bytes | None = None
+    num_lost: int = 0
     num_recomputed: int = 0
     scheduled_before: bool = False
     prompt_scored: int = 0
+    prompt_sent: int = 0
     reads_cache: bool = True
     prefill_reported: bool = False
 

@@ -1,6 +1,6 @@
 """Takes a step's result in: ids become known, requests end, blocks become findable, rows are given back.
 
-The common path is a few array operations over the step's sampled rows. Python looks at single requests only where one
+The common path is a few array operations over the step's drawn rows. Python looks at single requests only where one
 ended, crossed a block's edge, completed its prompt or scored prompt tokens.
 """
 
@@ -10,237 +10,200 @@ import numpy as np
 from numpy.typing import NDArray
 
 from proa.errors import FinishCode
-from proa.kvcache.block_hash import ROOT, block_hash
-from proa.request import NO_LOGPROBS
-from proa.sched.events import NO_STOP_TOKEN, Prefill, PromptLogprobs, StepEvents
-from proa.sched.plan import LogprobColumns, StepPlan, StepResult
+from proa.sched.corruption import find_corrupted
+from proa.sched.events import NO_STOP_TOKEN, DrawnRows, Ended, Prefill, PromptLogprobs, StepEvents
+from proa.sched.plan import LogprobColumns, StepResult
+from proa.sched.plan_builder import Planned
+from proa.sched.rows import Rows
 from proa.sched.scheduler import Scheduler
 
+_NOT_FINITE = "the logits were not finite"
+I32 = NDArray[np.int32]
+_Bool = NDArray[np.bool_]
 
-def apply(scheduler: Scheduler, plan: StepPlan, result: StepResult) -> StepEvents:
+
+def apply(scheduler: Scheduler, result: StepResult) -> StepEvents:
     """Take in the result of the oldest step not yet applied and return what the front end must hear of it."""
-    scheduler.applied_step = plan.step
-    rows = scheduler.rows
-    events = _sampled_rows(scheduler, plan, result)
-    prompts, corrupted = _prompt_scores(scheduler, plan, result)
-    events.prompt_logprobs = prompts
-    for row in corrupted:
-        if rows.alive[row] and not scheduler.is_leaving(row):
-            _append_end(events, int(rows.key[row]), FinishCode.CORRUPTED, "a prompt token's logits were not finite")
-            _withdraw(scheduler, row)
-    _complete_prompts(scheduler, plan, events)
+    planned = scheduler.planned.popleft()
+    assert planned.plan.step == result.step, "results come in the order of submission"
+    scheduler.applied_step = planned.plan.step
+    corrupted = find_corrupted(scheduler, planned, result) if result.nonfinite.any() else []
+    events = StepEvents()
+    if scheduler.service.leaving:
+        _count_waste(scheduler, planned)
+    if planned.plan.num_sampled:
+        _take_drawn(scheduler, planned, result, corrupted, events)
+    if planned.plan.num_prompt_scored:
+        events.prompt_logprobs = _prompt_scores(scheduler, planned, result, corrupted)
     if scheduler.config.enable_prefix_caching:
-        _publish_blocks(scheduler, plan)
-    _retire_finished(scheduler, events)
-    scheduler.release_left()
-    events.stamps, scheduler.stamps = scheduler.stamps, []
-    _append_ended(scheduler, events)
+        _publish(scheduler, planned, corrupted)
+    if planned.completed:
+        _complete_prompts(scheduler, planned, corrupted, events)
+    if corrupted:
+        _end_corrupted(scheduler, corrupted, events)
+    if events.drawn is not None and events.drawn.finish.any():
+        _retire_finished(scheduler, events)
+    if scheduler.service.leaving:
+        scheduler.release_left()
+    _take_told(scheduler, events)
     return events
 
 
 def idle_events(scheduler: Scheduler) -> StepEvents:
     """Return what there is to tell when no step was applied: stamps, and requests that ended without one."""
-    events = _empty_events()
-    events.stamps, scheduler.stamps = scheduler.stamps, []
-    _append_ended(scheduler, events)
+    events = StepEvents()
+    _take_told(scheduler, events)
     return events
 
 
-def _empty_events() -> StepEvents:
-    return StepEvents(
-        key=np.zeros(0, np.uint64),
-        token=np.zeros(0, np.int32),
-        num_tokens=np.zeros(0, np.uint16),
-        finish=np.zeros(0, np.uint8),
-        stop_token=np.zeros(0, np.int32),
-        num_logprobs=np.zeros(0, np.int32),
-    )
+def _take_told(scheduler: Scheduler, events: StepEvents) -> None:
+    if scheduler.stamps:
+        events.stamps, scheduler.stamps = scheduler.stamps, []
+    if scheduler.ended:
+        events.ended += scheduler.ended
+        scheduler.ended = []
+    if scheduler.usage:
+        events.usage += scheduler.usage
+        scheduler.usage = []
 
 
-def _sampled_rows(scheduler: Scheduler, plan: StepPlan, result: StepResult) -> StepEvents:
+def _count_waste(scheduler: Scheduler, planned: Planned) -> None:
+    plan = planned.plan
+    deaf = ~scheduler.rows.listens[plan.row]
+    if deaf.any():
+        scheduler.counters.finished_row_tokens += int(np.diff(plan.query_start)[deaf].sum())
+
+
+def _take_drawn(
+    scheduler: Scheduler, planned: Planned, result: StepResult, corrupted: list[int], events: StepEvents
+) -> None:
+    """Store the drawn ids of all rows that still listen, and find out which requests they end."""
     r = scheduler.rows
-    live = r.alive[plan.sample_row]
-    scheduler.counters.finished_row_tokens += int((~r.alive[plan.row]).sum())
-    rows = plan.sample_row[live]
-    if len(rows) == 0:
-        return _empty_events()
-    ids = result.sampled_ids[live].astype(np.int32, copy=False)
-    bad = result.nonfinite[: plan.num_sampled][live] != 0
-    place = r.prompt_len[rows] + plan.sample_position[live]
-    good = ~bad
-    r.tokens[rows[good], place[good]] = ids[good]
-    r.applied[rows[good]] = place[good] + 1
-    stopped = _stopped(scheduler, rows, ids, plan.sample_position[live]) & good
-    full = (place + 1 >= r.limit[rows]) & good & ~stopped
-    at_max_tokens = plan.sample_position[live] + 1 >= _max_tokens(scheduler, rows, full)
+    rows, ids, place = planned.plan.sample_row, result.sampled_ids, planned.place
+    logprobs = result.logprobs
+    listens = r.listens[rows]
+    if not listens.all():
+        index = np.flatnonzero(listens)
+        if len(index) == 0:
+            return
+        rows, ids, place = rows[index], ids[index], place[index]
+        logprobs = _take(logprobs, index) if logprobs is not None else None
+    num_tokens = np.ones(len(rows), np.uint16)
     finish = np.zeros(len(rows), np.uint8)
-    finish[stopped] = FinishCode.STOP_TOKEN
-    finish[full] = np.where(at_max_tokens[full], FinishCode.MAX_TOKENS, FinishCode.CONTEXT_FULL)
-    finish[bad] = FinishCode.CORRUPTED
-    wanted = r.num_logprobs[rows].copy()
-    wanted[bad] = NO_LOGPROBS
-    events = StepEvents(
-        key=r.key[rows],
-        token=ids,
-        num_tokens=good.astype(np.uint16),
-        finish=finish,
-        stop_token=np.where(stopped, ids, NO_STOP_TOKEN).astype(np.int32),
-        num_logprobs=wanted,
-    )
-    if result.logprobs is not None and (wanted != NO_LOGPROBS).any():
-        events.logprobs = _take(result.logprobs, np.flatnonzero(live))
-    for i in np.flatnonzero(bad).tolist():
-        events.details.append((i, "the logits were not finite"))
-        _withdraw(scheduler, int(rows[i]))
-    return events
+    stop_token = np.full(len(rows), NO_STOP_TOKEN, np.int32)
+    full = place + 1 >= r.limit[rows]
+    if full.any():
+        finish[full] = _length_finish(r, rows[full])
+    stopped = _stopped(r, rows, ids)
+    if stopped is not None:
+        stopped &= place - r.prompt_len[rows] >= r.min_tokens[rows]
+        finish[stopped] = FinishCode.STOP_TOKEN
+        stop_token[stopped] = ids[stopped]
+    if corrupted:
+        bad = np.isin(rows, corrupted)
+        finish[bad], num_tokens[bad], stop_token[bad] = FinishCode.CORRUPTED, 0, NO_STOP_TOKEN
+        r.tokens[rows[~bad], place[~bad]] = ids[~bad]
+        r.applied[rows[~bad]] = place[~bad] + 1
+    else:
+        r.tokens[rows, place] = ids
+        r.applied[rows] = place + 1
+    events.drawn = DrawnRows(r.key[rows], ids, num_tokens, finish, stop_token, r.num_logprobs[rows], logprobs)
 
 
 def _take(columns: LogprobColumns, index: NDArray[np.int64]) -> LogprobColumns:
     return LogprobColumns(columns.value[index], columns.rank[index], columns.top_ids[index], columns.top_values[index])
 
 
-def _stopped(
-    scheduler: Scheduler, rows: NDArray[np.int32], ids: NDArray[np.int32], position: NDArray[np.int32]
-) -> NDArray[np.bool_]:
-    r = scheduler.rows
-    hit = (r.stop_ids[rows] == ids[:, None]).any(axis=1)
-    for row, stop in r.long_stop.items():
-        hit |= (rows == row) & np.isin(ids, list(stop))
-    ended: NDArray[np.bool_] = hit & (position >= r.min_tokens[rows])
-    return ended
+def _length_finish(r: Rows, rows: I32) -> list[FinishCode]:
+    """Which of its two ends each row has reached; a request's own limit is named before the context's."""
+    return [
+        FinishCode.MAX_TOKENS
+        if (request := r.request[row]) is not None and request.prompt_len + request.max_tokens <= r.max_model_len
+        else FinishCode.CONTEXT_FULL
+        for row in rows.tolist()
+    ]
 
 
-def _max_tokens(scheduler: Scheduler, rows: NDArray[np.int32], full: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Output tokens asked for, of the rows that are full; elsewhere a number that is never reached."""
-    asked = np.full(len(rows), np.iinfo(np.int64).max)
-    for i in np.flatnonzero(full).tolist():
-        request = scheduler.rows.request[rows[i]]
-        assert request is not None
-        asked[i] = request.max_tokens
-    return asked
+def _stopped(r: Rows, rows: I32, ids: I32) -> _Bool | None:
+    """bool[n]: whether an id is among its row's stop ids; None if no row has any."""
+    hit: _Bool | None = None
+    for column in r.stop_ids[: r.num_stop]:
+        same = column[rows] == ids
+        hit = same if hit is None else hit | same
+    for row, stop_ids in r.long_stop.items():
+        if hit is None:
+            hit = np.zeros(len(rows), bool)
+        hit |= (rows == row) & np.isin(ids, stop_ids)
+    return hit if hit is not None and hit.any() else None
 
 
-def _append_end(events: StepEvents, key: int, finish: int, detail: str = "") -> None:
-    """Add a row without a token; a key that has a row already ends in that row."""
-    at = np.flatnonzero(events.key == key)
-    if len(at):
-        index = int(at[0])
-        events.finish[index] = finish
-    else:
-        index = len(events.key)
-        events.key = np.append(events.key, np.uint64(key))
-        events.token = np.append(events.token, np.int32(0))
-        events.num_tokens = np.append(events.num_tokens, np.uint16(0))
-        events.finish = np.append(events.finish, np.uint8(finish))
-        events.stop_token = np.append(events.stop_token, np.int32(NO_STOP_TOKEN))
-        events.num_logprobs = np.append(events.num_logprobs, np.int32(NO_LOGPROBS))
-        if events.logprobs is not None:
-            columns = events.logprobs
-            events.logprobs = LogprobColumns(
-                np.append(columns.value, np.float32(0)),
-                np.append(columns.rank, np.int32(0)),
-                np.vstack([columns.top_ids, np.zeros((1, columns.top_ids.shape[1]), np.int32)]),
-                np.vstack([columns.top_values, np.zeros((1, columns.top_values.shape[1]), np.float32)]),
-            )
-    if detail:
-        events.details.append((index, detail))
-
-
-def _append_ended(scheduler: Scheduler, events: StepEvents) -> None:
-    for ended in scheduler.ended:
-        _append_end(events, ended.key, ended.finish, ended.detail)
-        events.usage.append((ended.key, ended.num_recomputed))
-    scheduler.ended = []
-
-
-def _prompt_scores(scheduler: Scheduler, plan: StepPlan, result: StepResult) -> tuple[list[PromptLogprobs], list[int]]:
-    """Return the scored prompt stretches by request, and rows with a bad logit row among them."""
-    if plan.num_prompt_scored == 0:
-        return [], []
-    assert result.prompt_logprobs is not None
-    r = scheduler.rows
+def _prompt_scores(
+    scheduler: Scheduler, planned: Planned, result: StepResult, corrupted: list[int]
+) -> list[PromptLogprobs]:
+    """Return the scored stretches of the prompts, by request."""
+    plan = planned.plan
+    columns = result.prompt_logprobs
+    assert columns is not None, "the plan scored prompt tokens"
     tokens = plan.logit_token[plan.num_sampled :]
     plan_row = np.searchsorted(plan.query_start, tokens, side="right") - 1
-    bad = result.nonfinite[plan.num_sampled :] != 0
-    scores, corrupted = [], []
+    scores = []
     for i in np.unique(plan_row).tolist():
         row = int(plan.row[i])
+        if not scheduler.rows.listens[row] or row in corrupted:
+            continue
+        request = scheduler.service.request_of(row)
         index = np.flatnonzero(plan_row == i)
-        if not r.alive[row]:
-            continue
-        if bad[index].any():
-            corrupted.append(row)
-            continue
         start = int(plan.positions[tokens[index[0]]]) + 1
-        k = int(r.prompt_k[row])
-        scores.append(PromptLogprobs(int(r.key[row]), start, len(index), k, _take(result.prompt_logprobs, index)))
-    return scores, corrupted
+        request.prompt_sent = start + len(index) - 1
+        scores.append(
+            PromptLogprobs(request.key, start, len(index), request.num_prompt_logprobs, _take(columns, index))
+        )
+    return scores
 
 
-def _complete_prompts(scheduler: Scheduler, plan: StepPlan, events: StepEvents) -> None:
+def _complete_prompts(scheduler: Scheduler, planned: Planned, corrupted: list[int], events: StepEvents) -> None:
     """Report prompts that this step completed, once in a request's life, and end those that draw nothing."""
     r = scheduler.rows
-    done = (plan.context_len >= r.prefill_end[plan.row]) & (r.prefill_end[plan.row] > 0) & r.alive[plan.row]
-    for i in np.flatnonzero(done).tolist():
-        row = int(plan.row[i])
-        request = r.request[row]
-        assert request is not None
-        cached = int(r.cached_tokens[row])
-        r.prefill_end[row] = 0
+    for row in planned.completed:
+        if not r.listens[row] or row in corrupted:
+            continue
+        request = scheduler.service.request_of(row)
         if not request.prefill_reported:
             request.prefill_reported = True
-            events.prefills.append(Prefill(request.key, request.prompt_len - min(cached, request.prompt_len), cached))
-        if request.max_tokens <= request.num_emitted:
-            _append_end(events, request.key, FinishCode.MAX_TOKENS)
+            cached = min(int(scheduler.blocks.num_hit[row]) * scheduler.limits.block_size, request.prompt_len)
+            events.prefills.append(Prefill(request.key, request.prompt_len - cached, cached))
+        if r.limit[row] <= r.prefill_end[row]:
+            scheduler.end(request.key, _length_finish(r, np.array([row], np.int32))[0])
 
 
-def _publish_blocks(scheduler: Scheduler, plan: StepPlan) -> None:
-    """Make blocks that this step filled findable; their ids have all been applied."""
-    r = scheduler.rows
-    bs = scheduler.limits.block_size
-    full = plan.context_len // bs
-    for i in np.flatnonzero((full > r.published[plan.row]) & r.alive[plan.row]).tolist():
+def _end_corrupted(scheduler: Scheduler, corrupted: list[int], events: StepEvents) -> None:
+    drawn = set() if events.drawn is None else set(events.drawn.key.tolist())
+    for row in corrupted:
+        request = scheduler.service.request_of(row)
+        scheduler.counters.num_corrupted += 1
+        if request.key in drawn:
+            events.details[request.key] = _NOT_FINITE
+        else:
+            events.ended.append(Ended(request.key, FinishCode.CORRUPTED, _NOT_FINITE))
+            events.usage.append((request.key, request.num_recomputed))
+            scheduler.service.end(row, scheduler.applied_step)
+
+
+def _publish(scheduler: Scheduler, planned: Planned, corrupted: list[int]) -> None:
+    """Make blocks that this step filled findable: their ids have all been applied."""
+    blocks, r, plan = scheduler.blocks, scheduler.rows, planned.plan
+    size = blocks.block_size
+    num_decodes = plan.num_rows - len(planned.chunks)
+    at_edge = np.flatnonzero(plan.context_len[:num_decodes] % size == 0).tolist()
+    for i in [*at_edge, *range(num_decodes, plan.num_rows)]:
         row = int(plan.row[i])
-        request = r.request[row]
-        assert request is not None
-        hashes = request.block_hashes
-        for b in range(int(r.published[row]), int(full[i])):
-            if len(hashes) <= b:
-                parent = hashes[b - 1] if b else ROOT
-                hashes.append(block_hash(parent, r.tokens[row, b * bs : (b + 1) * bs], request.salt))
-            scheduler.pool.publish(int(r.blocks[row, b]), hashes[b])
-            if scheduler.computing.get(hashes[b]) == request.key:
-                del scheduler.computing[hashes[b]]
-        r.published[row] = full[i]
+        if r.listens[row] and row not in corrupted:
+            blocks.publish(row, scheduler.service.request_of(row), r.tokens[row, : plan.context_len[i]])
 
 
 def _retire_finished(scheduler: Scheduler, events: StepEvents) -> None:
-    for i in np.flatnonzero(events.finish).tolist():
-        key = int(events.key[i])
-        row = scheduler.row_of.get(key)
-        if row is None:
-            continue
-        request = scheduler.rows.request[row]
-        assert request is not None
-        events.usage.append((key, request.num_recomputed))
-        if scheduler.is_leaving(row):
-            scheduler.end_leaving(row)
-        else:
-            scheduler.retire(row)
-
-
-def _withdraw(scheduler: Scheduler, row: int) -> None:
-    """Distrust every block that a corrupted request computed, and everybody who read one of them."""
-    scheduler.counters.num_corrupted += 1
-    r = scheduler.rows
-    cached = int(r.cached_tokens[row]) // scheduler.limits.block_size
-    computed = r.held(row)[cached:]
-    scheduler.pool.withdraw(computed)
-    distrusted = set(computed)
-    for other in scheduler.running_rows().tolist():
-        request = r.request[other]
-        if other == row or request is None or scheduler.is_leaving(other):
-            continue
-        if distrusted.intersection(r.held(other)):
-            request.reads_cache = False
-            scheduler.preempt(other, request.queued_ns)
+    assert events.drawn is not None
+    for key in events.drawn.key[events.drawn.finish != 0].tolist():
+        row = scheduler.service.row_of[key]
+        events.usage.append((key, scheduler.service.request_of(row).num_recomputed))
+        scheduler.service.end(row, scheduler.applied_step)

@@ -9,7 +9,7 @@ from proa.request import Request
 
 @dataclass(slots=True)
 class Counters:
-    """Whole numbers that only rise."""
+    """Whole numbers that only rise, in tokens; `num_corrupted` in requests."""
 
     prefix_queries: int = 0
     prefix_hits: int = 0
@@ -19,11 +19,18 @@ class Counters:
     finished_row_tokens: int = 0
     num_corrupted: int = 0
 
-    def count_lookup(self, num_tokens: int, num_hit: int, request: Request) -> None:
-        """Count one admission's look-up: tokens asked for and found, apart for first admissions and resumes."""
-        if request.scheduled_before:
-            self.resumed_queries += num_tokens
-            self.resumed_hits += num_hit
-        else:
-            self.prefix_queries += num_tokens
+    def count_seat(self, request: Request, num_hit: int) -> None:
+        """Count a request that gets a row: tokens asked of the cache and found, and those computed once more.
+
+        First admissions and resumes are kept apart.
+        """
+        known = len(request.known_ids)
+        if not request.scheduled_before:
+            self.prefix_queries += known
             self.prefix_hits += num_hit
+            return
+        self.resumed_queries += known
+        self.resumed_hits += num_hit
+        again = max(min(request.num_lost, known) - num_hit, 0)
+        request.num_recomputed += again
+        self.recomputed_tokens += again

@@ -12,6 +12,7 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
+from proa.errors import FinishCode
 from proa.sched.plan import LogprobColumns
 
 NO_STOP_TOKEN = -1
@@ -46,19 +47,26 @@ class Prefill:
 
 
 @dataclass(slots=True)
-class StepEvents:
-    """Rows of requests that got a token or ended, and the sparse groups beside them.
+class Ended:
+    """A request that ended without a token of this step: refused, expired, paused, nothing to draw."""
+
+    key: int
+    finish: FinishCode
+    detail: str = ""
+
+
+@dataclass(slots=True)
+class DrawnRows:
+    """Rows of requests that drew a token, or whose logits could not be drawn from; a key stands at most once.
 
     Attributes:
-        key: u64[n]; request keys, each at most once.
+        key: u64[n].
         token: i32[n]; the drawn token; valid where `num_tokens` is 1.
-        num_tokens: u16[n]; 1, or 0 for a row that only ends.
+        num_tokens: u16[n]; 1, or 0 where the logits were not finite.
         finish: u8[n]; finish code, 0 = goes on.
         stop_token: i32[n]; the id that ended the request, or -1.
         num_logprobs: i32[n]; k of the row, -1 = none.
         logprobs: of the rows, in row order; None when no row asked.
-        details: (row, one line) for rows that ended with an error.
-        prefills, prompt_logprobs, stamps, usage: the sparse groups; usage is (key, recomputed tokens).
     """
 
     key: NDArray[np.uint64]
@@ -68,18 +76,24 @@ class StepEvents:
     stop_token: NDArray[np.int32]
     num_logprobs: NDArray[np.int32]
     logprobs: LogprobColumns | None = None
-    details: list[tuple[int, str]] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class StepEvents:
+    """Rows of the step and the sparse groups beside them.
+
+    Attributes:
+        drawn: rows with a token; None when nothing was drawn.
+        ended: requests that end without one; their rows follow the drawn ones.
+        details: line of reason by key, for drawn rows that ended with an error.
+        prefills, prompt_logprobs, stamps, usage: the sparse groups; stamps are (key, kind, ns), usage is
+            (key, recomputed tokens).
+    """
+
+    drawn: DrawnRows | None = None
+    ended: list[Ended] = field(default_factory=list)
+    details: dict[int, str] = field(default_factory=dict)
     prefills: list[Prefill] = field(default_factory=list)
     prompt_logprobs: list[PromptLogprobs] = field(default_factory=list)
     stamps: list[tuple[int, int, int]] = field(default_factory=list)
     usage: list[tuple[int, int]] = field(default_factory=list)
-
-
-@dataclass(slots=True)
-class Ended:
-    """A request that ended without a token: refused, expired, aborted before its first step."""
-
-    key: int
-    finish: int
-    detail: str = ""
-    num_recomputed: int = 0

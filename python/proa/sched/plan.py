@@ -133,6 +133,7 @@ class StepPlan:
         prompt_k: i32[Q]; top logprobs wanted there: 0, k or LOGPROBS_VOCABULARY.
         updates: rows filled with this step, or None.
         want_logprobs: whether any sampled row of this step asked for logprobs.
+        wait_masks: whether the sampler must wait for `Executor.masks` of this step (grammar).
     """
 
     step: int
@@ -154,6 +155,7 @@ class StepPlan:
     prompt_k: I32
     updates: RowUpdates | None = None
     want_logprobs: bool = False
+    wait_masks: bool = False
 
     @property
     def num_rows(self) -> int:

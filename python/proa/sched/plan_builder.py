@@ -1,136 +1,195 @@
-"""Turns rows and token counts into the columns of a `StepPlan`. Decides nothing."""
+"""Turns chosen rows into the columns of a `StepPlan` and advances the rows' counts. Decides nothing.
+
+Decoding rows come first, one token each, as whole columns; prompt chunks follow, a handful of slices each.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from proa.request import NO_LOGPROBS
+from proa.kvcache.block_manager import BlockManager
+from proa.request import NO_LOGPROBS, Request
 from proa.sched.plan import HOST, RowUpdates, StepPlan
 from proa.sched.rows import Rows
 
-if TYPE_CHECKING:
-    from proa.sched.scheduler import Scheduler
-
+I32 = NDArray[np.int32]
 _EMPTY = np.zeros(0, np.int32)
 
 
-def build_plan(
-    scheduler: Scheduler, rows: NDArray[np.int64], counts: NDArray[np.int32], updates: RowUpdates | None
-) -> StepPlan:
-    """Return the plan that computes the next `counts` tokens of `rows`, and advance the rows' counts by it."""
-    r = scheduler.rows
-    step = scheduler.step
-    start = r.computed[rows]
-    end = start + counts
-    query_start = np.zeros(len(rows) + 1, np.int32)
-    np.cumsum(counts, out=query_start[1:])
-    token_row = np.repeat(rows, counts)
-    positions = np.repeat(start - query_start[:-1], counts) + np.arange(query_start[-1], dtype=np.int32)
-    token_ids, token_source = _token_inputs(r, token_row, positions, step)
-    bs = scheduler.limits.block_size
-    blocks = r.blocks[token_row, positions // bs].astype(np.int64)
-    table = _table_changes(r, rows, scheduler.limits.block_size, start, end)
+@dataclass(slots=True)
+class Chunk:
+    """The next `count` known tokens of a row in prefill."""
 
-    drawn = (end == r.length[rows]) & (r.length[rows] < r.limit[rows])
-    sample_rows = rows[drawn]
-    scored = _prompt_rows(r, rows, query_start, start, end)
-    r.computed[rows] = end
-    r.planned_step[rows] = step
-    sample_position = r.length[sample_rows] - r.prompt_len[sample_rows]
-    r.length[sample_rows] += 1
-    r.sample_index[sample_rows] = np.arange(len(sample_rows), dtype=np.int32)
-    r.sampled_step[sample_rows] = step
-    return StepPlan(
-        step=step,
-        row=rows.astype(np.int32),
-        query_start=query_start,
-        context_len=end.astype(np.int32),
-        token_ids=token_ids,
-        token_source=token_source,
-        positions=positions.astype(np.int32),
-        slot_mapping=(blocks * bs + positions % bs)[None, :],
-        table_group=np.zeros(len(table[0]), np.int32),
-        table_row=table[0],
-        table_index=table[1],
-        table_block=table[2],
-        logit_token=np.concatenate([query_start[1:][drawn] - 1, scored[0]]).astype(np.int32),
-        sample_row=sample_rows.astype(np.int32),
-        sample_position=sample_position.astype(np.int32),
-        prompt_target=scored[1],
-        prompt_k=scored[2],
-        updates=updates,
-        want_logprobs=bool((r.num_logprobs[sample_rows] != NO_LOGPROBS).any()),
-    )
+    row: int
+    count: int
+    request: Request
 
 
-def _token_inputs(
-    r: Rows, token_row: NDArray[np.int64], positions: NDArray[np.int32], step: int
-) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Ids the host knows, and for the others their place among the sampled ids of the step before."""
-    pending = positions >= r.applied[token_row]
-    source = np.where(pending, r.sample_index[token_row], HOST).astype(np.int32)
-    assert not pending.any() or bool((r.sampled_step[token_row[pending]] == step - 1).all())
-    ids = np.where(pending, 0, r.tokens[token_row, positions]).astype(np.int32)
-    return ids, source
+@dataclass(slots=True)
+class Planned:
+    """A plan in flight, with what applying its result needs.
+
+    Attributes:
+        place: i32[S]; index in its request of each drawn token.
+        chunks: the prompt chunks of the step; their plan rows follow the decoding ones.
+        completed: rows whose last known token the step computes.
+    """
+
+    plan: StepPlan
+    place: I32
+    chunks: list[Chunk] = field(default_factory=list)
+    completed: list[int] = field(default_factory=list)
 
 
-def _table_changes(
-    r: Rows, rows: NDArray[np.int64], block_size: int, start: NDArray[np.int32], end: NDArray[np.int32]
-) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int32]]:
-    """Entries the executor does not know yet: all of a freshly filled row, else those that this step begins to use."""
-    fresh = r.planned_step[rows] == 0
-    low = np.where(fresh, 0, -(-start // block_size))
-    high = -(-end // block_size)
-    changed = np.flatnonzero(high > low)
-    if len(changed) == 0:
-        return _EMPTY, _EMPTY, _EMPTY
-    lengths = (high - low)[changed]
-    table_row = np.repeat(rows[changed], lengths)
-    offsets = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-    table_index = np.repeat(low[changed], lengths) + offsets
-    return table_row.astype(np.int32), table_index.astype(np.int32), r.blocks[table_row, table_index]
+@dataclass(slots=True)
+class _Decodes:
+    """Columns of the decoding rows: n rows, n tokens, n drawn tokens."""
+
+    row: I32
+    ids: I32
+    source: I32
+    positions: I32
+    context_len: I32
+    sample_position: I32
+    slots: NDArray[np.int64]
 
 
-def _prompt_rows(
-    r: Rows, rows: NDArray[np.int64], query_start: NDArray[np.int32], start: NDArray[np.int32], end: NDArray[np.int32]
-) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int32]]:
-    """Logit rows that score prompt tokens: of the token at p for the prompt's id at p + 1, not sent before."""
-    scoring = np.flatnonzero(r.prompt_k[rows] != NO_LOGPROBS)
-    if len(scoring) == 0:
-        return _EMPTY, _EMPTY, _EMPTY
-    tokens, targets, ks = [], [], []
-    for i in scoring.tolist():
-        row = int(rows[i])
-        request = r.request[row]
-        assert request is not None
-        first = max(int(start[i]), request.prompt_scored)
-        last = min(int(end[i]), int(r.prompt_len[row]) - 1)
+class PlanBuilder:
+    """Makes plans over the given rows and blocks."""
+
+    def __init__(self, rows: Rows, blocks: BlockManager, max_rows: int) -> None:
+        self._rows = rows
+        self._blocks = blocks
+        self._ramp = np.arange(max_rows + 1, dtype=np.int32)
+
+    def build(self, step: int, decodes: NDArray[np.int64], chunks: list[Chunk], filled: list[int]) -> Planned:
+        """Return the plan that computes one token of each of `decodes` and the given chunks.
+
+        Args:
+            filled: rows seated since the last plan; their sampling parameters go with it.
+        """
+        columns = self._decodes(step, decodes)
+        table_row, table_index, table_block = self._blocks.take_changes()
+        n = len(decodes)
+        ramp = self._ramp
+        plan = StepPlan(
+            step=step,
+            row=columns.row,
+            query_start=ramp[: n + 1],
+            context_len=columns.context_len,
+            token_ids=columns.ids,
+            token_source=columns.source,
+            positions=columns.positions,
+            slot_mapping=columns.slots[None, :],
+            table_group=np.zeros(len(table_row), np.int32),
+            table_row=table_row,
+            table_index=table_index,
+            table_block=table_block,
+            logit_token=ramp[:n],
+            sample_row=columns.row,
+            sample_position=columns.sample_position,
+            prompt_target=_EMPTY,
+            prompt_k=_EMPTY,
+            updates=row_updates(self._rows, filled) if filled else None,
+        )
+        planned = Planned(plan, columns.context_len, chunks)
+        if chunks:
+            self._add_chunks(planned)
+        rows = self._rows
+        if rows.total_logprob_bytes:
+            plan.want_logprobs = bool((rows.num_logprobs[plan.sample_row] != NO_LOGPROBS).any())
+        return planned
+
+    def _decodes(self, step: int, decodes: NDArray[np.int64]) -> _Decodes:
+        rows, blocks = self._rows, self._blocks
+        start = rows.computed[decodes]
+        end = start + 1
+        carried = start >= rows.applied[decodes]
+        if carried.all():
+            ids, source = np.zeros(len(decodes), np.int32), rows.sample_index[decodes]
+        else:
+            ids = np.where(carried, 0, rows.tokens[decodes, start])
+            source = np.where(carried, rows.sample_index[decodes], np.int32(HOST))
+        index, offset = np.divmod(start, blocks.block_size)
+        slots = blocks.table[decodes, index] * np.int64(blocks.block_size) + offset
+        rows.computed[decodes] = end
+        rows.sample_index[decodes] = self._ramp[: len(decodes)]
+        rows.planned_step[decodes] = step
+        return _Decodes(decodes.astype(np.int32), ids, source, start, end, end - rows.prompt_len[decodes], slots)
+
+    def _add_chunks(self, planned: Planned) -> None:
+        """Put the chunks behind the decoding rows of a plan."""
+        rows, plan = self._rows, planned.plan
+        parts = [self._chunk(chunk, plan.step) for chunk in planned.chunks]
+        counts = [chunk.count for chunk in planned.chunks]
+        row = np.array([chunk.row for chunk in planned.chunks], np.int32)
+        query_end = (plan.num_tokens + np.cumsum(counts)).astype(np.int32)
+        end = rows.computed[row]
+        complete = end == rows.prefill_end[row]
+        draws = complete & (rows.limit[row] > end)
+        drawn = row[draws]
+        first_sampled = plan.num_sampled
+        rows.sample_index[drawn] = np.arange(first_sampled, first_sampled + len(drawn), dtype=np.int32)
+        scored = [self._scored(chunk, int(query_end[i]) - chunk.count) for i, chunk in enumerate(planned.chunks)]
+        tokens, targets, ks = (np.concatenate([part[i] for part in scored]) for i in range(3))
+        plan.logit_token = np.concatenate([plan.logit_token, query_end[draws] - 1, tokens])
+        plan.prompt_target, plan.prompt_k = targets, ks
+        plan.row = np.concatenate([plan.row, row])
+        plan.query_start = np.concatenate([plan.query_start, query_end])
+        plan.context_len = np.concatenate([plan.context_len, end])
+        plan.token_ids = np.concatenate([plan.token_ids, *(part[0] for part in parts)])
+        plan.token_source = np.concatenate([plan.token_source, np.full(sum(counts), HOST, np.int32)])
+        plan.positions = np.concatenate([plan.positions, *(part[1] for part in parts)])
+        plan.slot_mapping = np.concatenate([plan.slot_mapping[0], *(part[2] for part in parts)])[None, :]
+        plan.sample_row = np.concatenate([plan.sample_row, drawn])
+        plan.sample_position = np.concatenate([plan.sample_position, end[draws] - rows.prompt_len[drawn]])
+        planned.place = np.concatenate([planned.place, end[draws]])
+        planned.completed = row[complete].tolist()
+
+    def _chunk(self, chunk: Chunk, step: int) -> tuple[I32, I32, NDArray[np.int64]]:
+        """Ids, positions and slots of a chunk."""
+        rows, size = self._rows, self._blocks.block_size
+        start = int(rows.computed[chunk.row])
+        positions = np.arange(start, start + chunk.count, dtype=np.int32)
+        index, offset = np.divmod(positions, size)
+        slots = self._blocks.table[chunk.row, index] * np.int64(size) + offset
+        rows.computed[chunk.row] = start + chunk.count
+        rows.planned_step[chunk.row] = step
+        return rows.tokens[chunk.row, start : start + chunk.count].copy(), positions, slots
+
+    def _scored(self, chunk: Chunk, first_token: int) -> tuple[I32, I32, I32]:
+        """Logit rows that score prompt tokens: that of the token at p for the prompt's id at p + 1, not sent before."""
+        request = chunk.request
+        if request.num_prompt_logprobs == NO_LOGPROBS:
+            return _EMPTY, _EMPTY, _EMPTY
+        end = int(self._rows.computed[chunk.row])
+        start = end - chunk.count
+        first = max(start, request.prompt_scored)
+        last = min(end, request.prompt_len - 1)
         if first >= last:
-            continue
-        tokens.append(np.arange(first, last, dtype=np.int32) - int(start[i]) + query_start[i])
-        targets.append(r.tokens[row, first + 1 : last + 1])
-        ks.append(np.full(last - first, r.prompt_k[row], np.int32))
+            return _EMPTY, _EMPTY, _EMPTY
         request.prompt_scored = last
-    if not tokens:
-        return _EMPTY, _EMPTY, _EMPTY
-    return np.concatenate(tokens).astype(np.int32), np.concatenate(targets), np.concatenate(ks)
+        tokens = np.arange(first, last, dtype=np.int32) + np.int32(first_token - start)
+        targets = self._rows.tokens[chunk.row, first + 1 : last + 1].copy()
+        return tokens, targets, np.full(last - first, request.num_prompt_logprobs, np.int32)
 
 
-def row_updates(r: Rows, rows: list[int]) -> RowUpdates:
+def row_updates(rows: Rows, filled: list[int]) -> RowUpdates:
     """Return the sampling parameters of freshly filled rows."""
-    requests = [request for row in rows if (request := r.request[row]) is not None]
+    requests = [request for row in filled if (request := rows.request[row]) is not None]
     history = [request.known_ids if request.needs_history else _EMPTY for request in requests]
-    start = np.zeros(len(rows) + 1, np.int32)
+    start = np.zeros(len(filled) + 1, np.int32)
     np.cumsum([len(ids) for ids in history], out=start[1:])
 
-    def column(name: str, dtype: type) -> np.ndarray:
+    def column(name: str, dtype: type) -> NDArray[Any]:
         return np.array([getattr(request, name) for request in requests], dtype)
 
     return RowUpdates(
-        row=np.array(rows, np.int32),
+        row=np.array(filled, np.int32),
         temperature=column("temperature", np.float32),
         top_p=column("top_p", np.float32),
         min_p=column("min_p", np.float32),

@@ -7,26 +7,31 @@ budget. Chunked prefill, prefix hits and resuming after preemption are all this 
 further step may be planned: its rows take their ids from the step before it on the device (`token_source`). Blocks and
 rows of an ended request are given back only when the last step that reads them has been applied.
 
-Order of service: rows that owe one token first (decode is never starved by prefill), then running prompts, then
-waiting ones, each by (priority, arrival).
+Order of service: decoding rows first (prefill never starves them), then running prompts, then waiting requests, each by
+(priority, arrival). Whoever is last in that order gives way when blocks run out.
 """
 
 from __future__ import annotations
 
+import heapq
+from collections import deque
 from dataclasses import dataclass
+from enum import Enum
 
 import numpy as np
 from numpy.typing import NDArray
 
 from proa.errors import FinishCode
-from proa.kvcache.block_hash import chain
+from proa.kvcache.block_manager import BlockManager
 from proa.kvcache.block_pool import Audit, BlockPool
-from proa.request import NO_LOGPROBS, Request
+from proa.request import Request
+from proa.sched.admission import Admission, StepBudget
 from proa.sched.counters import Counters
 from proa.sched.events import Ended, Stamp
-from proa.sched.plan import PlanLimits, RowUpdates, StepPlan
-from proa.sched.plan_builder import build_plan, row_updates
+from proa.sched.plan import LOGPROBS_VOCABULARY, PlanLimits, StepPlan
+from proa.sched.plan_builder import Chunk, PlanBuilder, Planned
 from proa.sched.rows import Rows
+from proa.sched.service import Service
 from proa.sched.waiting import Cause, WaitingQueue
 
 
@@ -45,41 +50,49 @@ class SchedulerConfig:
     logprob_bytes: int = 64 << 20
 
 
-@dataclass(slots=True)
-class Share:
-    """Tokens of one row in the step being planned."""
+class Pause(Enum):
+    """What may be planned (beam-search-and-pause.md section 5)."""
 
-    row: int
-    count: int
+    RUNNING = "running"
+    NEW = "paused_new"
+    ALL = "paused_all"
 
 
 class Scheduler:
-    """Owns waiting and running requests, their blocks, and the order of service."""
+    """Owns waiting and running requests, their blocks, and the order of service.
+
+    Attributes:
+        stamps, ended: what is to be told with the next message; `apply` takes them.
+        planned: plans whose results have not been applied, oldest first.
+        last_now_ns: time of the last planning.
+    """
 
     def __init__(self, limits: PlanLimits, config: SchedulerConfig) -> None:
+        if limits.num_groups != 1:
+            raise ValueError(f"{limits.num_groups} KV groups; this scheduler has one block manager")
         self.limits = limits
         self.config = config
         self.pool = BlockPool(limits.num_blocks)
-        self.rows = Rows(limits.max_num_seqs, limits.max_model_len, limits.block_size)
+        self.blocks = BlockManager(self.pool, limits.block_size, limits.max_num_seqs, limits.max_model_len)
+        self.rows = Rows(limits.max_num_seqs, limits.max_model_len, limits.vocab_size)
+        self.service = Service(self.rows, self.blocks)
         self.waiting = WaitingQueue()
         self.counters = Counters()
-        self.row_of: dict[int, int] = {}
-        self.frozen = False  # pause in mode keep: nothing runs
-        self.admits = True  # pause in mode wait: running requests go on, no new one gets a row
-        self.step = 0
+        self.planned: deque[Planned] = deque()
+        self.pause = Pause.RUNNING
         self.applied_step = 0
+        self.last_now_ns = 0
         self.stamps: list[tuple[int, int, int]] = []
         self.ended: list[Ended] = []
-        self.waiting_causes = [0] * len(Cause)
-        self.cause_of: dict[int, Cause] = {}
-        self.computing: dict[bytes, int] = {}
-        self._running: list[int] = []
-        self._running_array: NDArray[np.int64] | None = None
-        self._leaving: dict[int, Request | None] = {}
-        self._leaving_blocks = 0
-        self._filled: list[int] = []
-        self.head_cause: Cause | None = None
+        self.usage: list[tuple[int, int]] = []
+        # One scored and one drawn token fit any step, or they would wait for ever.
+        self._logprob_bytes = max(config.logprob_bytes, 2 * self.rows.bytes_of(LOGPROBS_VOCABULARY))
+        self._builder = PlanBuilder(self.rows, self.blocks, limits.max_num_seqs)
+        self._admission = Admission(self)
+        self._step = 0
         self._arrivals = 0
+        self._preempted = False
+        self._deadlines: list[tuple[int, int]] = []
 
     # ---- requests come and go ---------------------------------------------------------------------------------------
 
@@ -88,137 +101,105 @@ class Scheduler:
         request.arrival = self._arrivals
         self._arrivals += 1
         self.stamps.append((request.key, Stamp.QUEUED, request.queued_ns))
-        tokens = max(
-            min(request.prompt_len + request.max_tokens, self.limits.max_model_len) - 1, len(request.known_ids)
-        )
-        blocks = -(-tokens // self.limits.block_size)
+        end = min(request.prompt_len + request.max_tokens, self.limits.max_model_len)
+        blocks = self.blocks.blocks_for(max(end - 1, len(request.known_ids)))
         if blocks > self.limits.num_blocks:
             detail = f"needs {blocks} KV blocks, the pool has {self.limits.num_blocks}"
-            self.ended.append(Ended(request.key, FinishCode.NEVER_FITS, detail))
-        else:
-            self.waiting.push(request)
+            self._tell_end(request, FinishCode.NEVER_FITS, detail)
+            return
+        self.waiting.push(request)
+        if request.deadline_ns is not None:
+            heapq.heappush(self._deadlines, (request.deadline_ns, request.key))
+            self._prune_deadlines()
 
-    def end(self, key: int, finish: int | None, detail: str = "") -> bool:
-        """End a request from outside; with `finish` None without a row (an abort). False if the key is unknown."""
-        request = self.waiting.remove(key)
+    def refuse(self, key: int, detail: str) -> None:
+        """Answer a request that broke a limit and was never queued; an open key keeps its first request."""
+        if not self.knows(key):
+            self.ended.append(Ended(key, FinishCode.REFUSED, detail))
+
+    def abort(self, key: int) -> bool:
+        """End a request whose record the front end has closed: no row answers. False if the key is unknown."""
+        return self._take_out(key) is not None
+
+    def end(self, key: int, finish: FinishCode, detail: str = "") -> bool:
+        """End a request from outside, with a row that says so. False if the key is unknown."""
+        request = self._take_out(key)
         if request is None:
-            row = self.row_of.get(key)
-            if row is None:
-                return False
-            request = self.rows.request[row]
-            if row in self._leaving:
-                self.end_leaving(row)
-            else:
-                self.retire(row)
-        if finish is not None:
-            recomputed = request.num_recomputed if request is not None else 0
-            self.ended.append(Ended(key, finish, detail, recomputed))
-        self.cause_of.pop(key, None)
+            return False
+        self._tell_end(request, finish, detail)
         return True
 
-    def end_unknown(self, key: int, finish: int, detail: str) -> None:
-        """Answer a request that was refused before it was queued."""
-        if not self.knows(key):
-            self.ended.append(Ended(key, finish, detail))
+    def _take_out(self, key: int) -> Request | None:
+        request = self.waiting.remove(key)
+        if request is not None:
+            return request
+        row = self.service.row_of.get(key)
+        if row is None:
+            return None
+        request = self.service.request_of(row)
+        self.service.end(row, self.applied_step)
+        return request
+
+    def _tell_end(self, request: Request, finish: FinishCode, detail: str = "") -> None:
+        self.ended.append(Ended(request.key, finish, detail))
+        self.usage.append((request.key, request.num_recomputed))
 
     def knows(self, key: int) -> bool:
         """Whether a request with this key waits or runs."""
-        return key in self.waiting or key in self.row_of
+        return key in self.waiting or key in self.service.row_of
 
-    def retire(self, row: int) -> None:
-        """Take a row out of service; it is cleared when no step that reads it is in flight."""
-        request = self.rows.request[row]
-        assert request is not None
-        del self.row_of[request.key]
-        self._leave(row, None)
+    def in_flight_keys(self) -> list[int]:
+        """Keys of requests that were admitted at least once: running ones, and preempted ones in the queue."""
+        resuming = [request.key for request in self.waiting.in_order() if request.scheduled_before]
+        return [*self.service.row_of, *resuming]
 
     def expire(self, now_ns: int) -> None:
         """End requests whose deadline has passed: queued ones unscheduled, running ones with what they have."""
-        for request in self.waiting.expired(now_ns):
-            self.ended.append(Ended(request.key, FinishCode.DEADLINE, num_recomputed=request.num_recomputed))
-        for row in np.flatnonzero(self.rows.alive & (self.rows.deadline_ns <= now_ns)).tolist():
-            if row in self._leaving:
-                continue
-            self.end(int(self.rows.key[row]), FinishCode.DEADLINE)
+        while self._deadlines and self._deadlines[0][0] <= now_ns:
+            _, key = heapq.heappop(self._deadlines)
+            self.end(key, FinishCode.DEADLINE)
+
+    def _prune_deadlines(self) -> None:
+        """Ended requests leave their entry behind; it must not stay for the hours a deadline may lie ahead."""
+        if len(self._deadlines) > 1024 + 2 * (len(self.waiting) + self.service.num_running):
+            self._deadlines = [entry for entry in self._deadlines if self.knows(entry[1])]
+            heapq.heapify(self._deadlines)
+
+    @property
+    def next_deadline_ns(self) -> int | None:
+        """When `expire` may have something to do; None = never."""
+        while self._deadlines and not self.knows(self._deadlines[0][1]):
+            heapq.heappop(self._deadlines)
+        return self._deadlines[0][0] if self._deadlines else None
 
     @property
     def is_paused(self) -> bool:
-        """Whether a pause has been reached: nothing runs, and nothing will until it is lifted."""
-        return self.frozen or (not self.admits and not self._running)
+        """Whether a pause has been reached: no step is in flight, and none will be until it is lifted."""
+        if self.pause is Pause.ALL:
+            return not self.planned
+        return self.pause is Pause.NEW and not self.in_flight_keys()
 
     @property
     def num_running(self) -> int:
-        """Requests with a row, ended ones excluded."""
-        return len(self._running)
+        """Requests that hold blocks and take part in steps."""
+        return self.service.num_running
 
     @property
     def has_work(self) -> bool:
-        """Whether a step could be planned now or after a resume."""
-        return bool(self._running) or len(self.waiting) > 0
+        """Whether a request is open."""
+        return self.service.num_running > 0 or len(self.waiting) > 0
+
+    def reset_cache(self) -> None:
+        """Forget every cached block; requests that hold any are preempted, and no block of before is found again."""
+        for row in self.service.in_order():
+            self.preempt(row, self.last_now_ns)
+        for row in self.service.leaving:
+            self.blocks.stop_publishing(row)
+        self.pool.reset_cache()
 
     def audit(self) -> Audit:
-        """Count every block; taken between steps."""
-        return self.pool.audit(self.rows.all_held())
-
-    # ---- leaving ----------------------------------------------------------------------------------------------------
-
-    def _leave(self, row: int, resume: Request | None) -> None:
-        self._running.remove(row)
-        self._running_array = None
-        if resume is None:
-            self.rows.alive[row] = False
-        request = self.rows.request[row]
-        if request is not None:
-            self._stop_computing(request)
-        self._leaving[row] = resume
-        self._leaving_blocks += int(self.rows.num_blocks[row])
-        if self.rows.planned_step[row] <= self.applied_step:
-            self._clear(row)
-
-    def release_left(self) -> None:
-        """Clear rows whose last step has been applied. Called by `apply`."""
-        for row in [r for r in self._leaving if self.rows.planned_step[r] <= self.applied_step]:
-            self._clear(row)
-
-    def _clear(self, row: int) -> None:
-        resume = self._leaving.pop(row)
-        self._leaving_blocks -= int(self.rows.num_blocks[row])
-        if resume is not None and self.rows.alive[row]:
-            applied = int(self.rows.applied[row])
-            del self.row_of[resume.key]
-            resume.num_emitted += applied - len(resume.known_ids)
-            resume.known_ids = self.rows.tokens[row, :applied].copy()
-            lost = min(int(self.rows.computed[row]), applied)
-            resume.num_recomputed += lost
-            self.counters.recomputed_tokens += lost
-            self.waiting.push(resume)
-        self.rows.clear(row, self.pool)
-
-    def _in_service(self, row: int) -> bool:
-        return self.rows.request[row] is not None and row not in self._leaving
-
-    def is_leaving(self, row: int) -> bool:
-        """Whether the row is out of service but not cleared."""
-        return row in self._leaving
-
-    def _stop_computing(self, request: Request) -> None:
-        for content in request.block_hashes:
-            if self.computing.get(content) == request.key:
-                del self.computing[content]
-
-    def end_leaving(self, row: int) -> None:
-        """End a request that was preempted while a step of it is in flight: it does not come back."""
-        del self.row_of[int(self.rows.key[row])]
-        self.rows.alive[row] = False
-        self._leaving[row] = None
-
-    def preempt(self, row: int, now_ns: int) -> None:
-        """Put a running request back to the queue; its KV is recomputed later from the ids it has by then."""
-        request = self.rows.request[row]
-        assert request is not None
-        request.num_preemptions += 1
-        self.stamps.append((request.key, Stamp.PREEMPTED, now_ns))
-        self._leave(row, request)
+        """Count every block; exact at any time between two calls of this class."""
+        return self.blocks.audit()
 
     # ---- planning ---------------------------------------------------------------------------------------------------
 
@@ -227,200 +208,115 @@ class Scheduler:
 
         A returned plan must be submitted: the scheduler already counts its tokens as computed.
         """
-        self.expire(now_ns)
-        self._filled = []
-        if self.frozen:
-            self._set_causes([], Cause.PAUSED)
+        self.last_now_ns = now_ns
+        if self._deadlines:
+            self.expire(now_ns)
+        if self.pause is Pause.ALL:
+            self.waiting.note(Cause.PAUSED, {})
             return None
-        budget = self.limits.max_num_batched_tokens
-        singles, budget = self._plan_decodes(budget, now_ns)
-        shares, budget = self._plan_prefills(budget, now_ns)
-        # A row may have been preempted for the sake of one planned after it.
-        shares = [Share(row, 1) for row in singles.tolist()] + shares
-        shares = [share for share in shares if self._in_service(share.row)]
-        shares += self._admit(budget, now_ns)
-        if not shares:
+        self._preempted = False
+        budget = StepBudget(self.limits.max_num_batched_tokens, self._logprob_bytes)
+        decodes = self._grow_decodes(self._owing(budget), now_ns)
+        budget.tokens -= len(decodes)
+        chunks = self._running_chunks(budget, now_ns)
+        if self._preempted:
+            decodes = decodes[self.rows.decode_end[decodes] > 0]
+            chunks = [chunk for chunk in chunks if self.service.has(chunk.row)]
+        filled: list[int] = []
+        if len(self.waiting):
+            if self.pause is Pause.RUNNING:
+                filled = self._admission.admit(budget, chunks, now_ns)
+            else:
+                self.waiting.note(Cause.PAUSED, {})
+        if len(decodes) == 0 and not chunks:
             return None
-        self.step += 1
-        updates: RowUpdates | None = row_updates(self.rows, self._filled) if self._filled else None
-        rows = np.array([share.row for share in shares], np.int64)
-        return build_plan(self, rows, np.array([share.count for share in shares], np.int32), updates)
+        self._step += 1
+        planned = self._builder.build(self._step, decodes, chunks, filled)
+        for row in planned.completed:
+            self.service.prefilled(row)
+        self.planned.append(planned)
+        return planned.plan
 
-    def running_rows(self) -> NDArray[np.int64]:
-        """Rows in service, in the order of service."""
-        if self._running_array is None:
-            self._running_array = np.array(self._running, np.int64)
-        return self._running_array
+    def _owing(self, budget: StepBudget) -> NDArray[np.int64]:
+        """Decoding rows that owe a token, as many as the budget holds; those served longest ago first."""
+        rows = self.rows
+        owing = np.flatnonzero(rows.computed[: rows.top] < rows.decode_end[: rows.top])
+        if len(owing) <= budget.tokens and rows.total_logprob_bytes <= budget.logprob_bytes:
+            if rows.total_logprob_bytes:
+                budget.logprob_bytes -= int(rows.logprob_bytes[owing].sum())
+            return owing
+        order = owing[np.argsort(rows.planned_step[owing], kind="stable")][: budget.tokens]
+        spent = np.cumsum(rows.logprob_bytes[order])
+        fitting = max(int(np.searchsorted(spent, budget.logprob_bytes, side="right")), 1)
+        chosen = np.sort(order[:fitting])
+        budget.logprob_bytes -= int(rows.logprob_bytes[chosen].sum())
+        return chosen
 
-    def _owed(self, rows: NDArray[np.int64]) -> NDArray[np.int32]:
-        r = self.rows
-        return np.minimum(r.length[rows], r.needed[rows]) - r.computed[rows]
+    def _grow_decodes(self, decodes: NDArray[np.int64], now_ns: int) -> NDArray[np.int64]:
+        """Give every row that begins a block one; returns the rows that can run."""
+        short = decodes[self.rows.computed[decodes] >= self.blocks.capacity[decodes]]
+        if len(short) == 0 or self.blocks.grow_each(short):
+            return decodes
+        needy = set(short.tolist())
+        refused = []
+        for row in self.service.in_order():
+            if row in needy and self.service.has(row):
+                if not self._grow(row, int(self.rows.computed[row]) + 1, now_ns):
+                    refused.append(row)
+        return decodes[(self.rows.decode_end[decodes] > 0) & ~np.isin(decodes, refused)]
 
-    def _plan_decodes(self, budget: int, now_ns: int) -> tuple[NDArray[np.int64], int]:
-        running = self.running_rows()
-        ready = running[(self._owed(running) == 1) & (self.rows.computed[running] > 0)][:budget]
-        bs = self.limits.block_size
-        short = ready[self.rows.computed[ready] // bs >= self.rows.num_blocks[ready]]
-        for row in short.tolist():
-            if self._in_service(row) and not self._grow(row, 1, now_ns):
-                ready = ready[ready != row]
-        return ready, budget - len(ready)
-
-    def _plan_prefills(self, budget: int, now_ns: int) -> tuple[list[Share], int]:
-        running = self.running_rows()
-        owed = self._owed(running)
-        chunked = (owed > 1) | ((owed == 1) & (self.rows.computed[running] == 0))
-        shares = []
-        for row, count in zip(running[chunked].tolist(), owed[chunked].tolist(), strict=True):
-            if not self._in_service(row):
+    def _running_chunks(self, budget: StepBudget, now_ns: int) -> list[Chunk]:
+        chunks: list[Chunk] = []
+        for row in self.service.prefilling():
+            if not self.service.has(row):
                 continue  # preempted a moment ago
-            count = min(count, self.config.max_prefill_chunk, budget, self._scorable(row))
-            if count > 0 and self._grow(row, count, now_ns):
-                shares.append(Share(row, count))
-                budget -= count
-        return shares, budget
+            start, end = int(self.rows.computed[row]), int(self.rows.prefill_end[row])
+            request = self.service.request_of(row)
+            count = self.chunk_size(request, start, end, budget)
+            if count > 0 and self._grow(row, start + count, now_ns):
+                chunks.append(Chunk(row, count, request))
+                budget.take(count, self.chunk_bytes(request, start, count))
+        return chunks
 
-    def _scorable(self, row: int) -> int:
-        """Tokens of a row whose prompt logprobs fit the step's byte budget; at least one, or nothing would ever run."""
-        k = int(self.rows.prompt_k[row])
-        if k == NO_LOGPROBS:
-            return self.limits.max_num_batched_tokens
-        return max(self.config.logprob_bytes // (8 * (1 + (k if k >= 0 else self.limits.vocab_size))), 1)
+    def chunk_size(self, request: Request, start: int, end: int, budget: StepBudget) -> int:
+        """Tokens of a prompt that the step has room for: from `start`, at most to `end`."""
+        count = min(end - start, self.config.max_prefill_chunk, budget.tokens)
+        each = self.rows.bytes_of(request.num_prompt_logprobs)
+        if each:
+            count = min(count, budget.logprob_bytes // each)
+        if count > 0 and self.chunk_bytes(request, start, count) > budget.logprob_bytes:
+            count -= 1  # without the last known token nothing is drawn
+        return max(count, 0)
 
-    def _grow(self, row: int, count: int, now_ns: int) -> bool:
-        """Give a row the blocks for `count` more tokens, preempting later rows if need be. False: not in this step."""
-        missing = -(-(int(self.rows.computed[row]) + count) // self.limits.block_size) - int(self.rows.num_blocks[row])
-        if missing <= 0:
-            return True
-        while True:
-            blocks = self.pool.take(missing)
-            if blocks is not None:
-                start = int(self.rows.num_blocks[row])
-                self.rows.blocks[row, start : start + missing] = blocks
-                self.rows.num_blocks[row] += missing
-                return True
-            if self.pool.num_available + self._leaving_blocks >= missing:
+    def chunk_bytes(self, request: Request, start: int, count: int) -> int:
+        """Bytes of logprobs that a chunk brings back: of its prompt tokens, and of what is drawn behind the last."""
+        scored = self.rows.bytes_of(request.num_prompt_logprobs) * count
+        ends = start + count == len(request.known_ids)
+        return scored + (self.rows.bytes_of(request.num_logprobs) if ends else 0)
+
+    def _grow(self, row: int, num_tokens: int, now_ns: int) -> bool:
+        """Make room for a row's tokens, preempting from the end of the order if need be. False: not in this step."""
+        while not self.blocks.grow(row, num_tokens):
+            missing = self.blocks.blocks_for(num_tokens) - int(self.blocks.num_blocks[row])
+            if self.pool.num_available + self.service.leaving_blocks >= missing and self.service.leaving:
                 return False  # blocks of rows in flight come back within a step
-            victim = self._running[-1]
+            victim = self.service.last
             self.preempt(victim, now_ns)
             if victim == row:
                 return False
+        return True
 
-    # ---- admission --------------------------------------------------------------------------------------------------
+    def preempt(self, row: int, now_ns: int) -> None:
+        """Send a running request back to the queue; its K and V are recomputed later from the ids it has by then."""
+        request = self.service.request_of(row)
+        self._preempted = True
+        request.num_lost = int(self.rows.computed[row])
+        self.stamps.append((request.key, Stamp.PREEMPTED, now_ns))
+        resumed = self.service.leave(row, self.applied_step, True)
+        if resumed is not None:
+            self.waiting.push(resumed)
 
-    def _admit(self, budget: int, now_ns: int) -> list[Share]:
-        if not self.admits:
-            self._set_causes([], Cause.PAUSED)
-            return []
-        shares: list[Share] = []
-        waits: list[tuple[Request, Cause]] = []
-        blocked: Cause | None = None
-        reserved = self._reserved_blocks()
-        for request in self.waiting.in_order():
-            share, cause = self._try_admit(request, budget, reserved, now_ns)
-            if share is not None:
-                shares.append(share)
-                budget -= share.count
-                reserved = self._reserved_blocks()
-            elif cause == Cause.KV_LOAD:
-                waits.append((request, cause))
-            else:
-                blocked = cause
-                break
-        self._set_causes(waits, blocked)
-        return shares
-
-    def _set_causes(self, waits: list[tuple[Request, Cause]], blocked: Cause | None) -> None:
-        """Count causes: the given ones, and for all others the one that stopped the queue's head."""
-        self.cause_of = {request.key: cause for request, cause in waits}
-        counts = [0] * len(Cause)
-        for _, cause in waits:
-            counts[cause] += 1
-        self.head_cause = blocked
-        if blocked is not None:
-            counts[blocked] += len(self.waiting) - len(waits)
-        self.waiting_causes = counts
-
-    def _reserved_blocks(self) -> int:
-        """Blocks that running prompts still need: promised to them before any new request."""
-        rows = self.running_rows()
-        wanted = -(-self.rows.length[rows] // self.limits.block_size) - self.rows.num_blocks[rows]
-        return int(np.maximum(wanted, 0).sum())
-
-    def _try_admit(
-        self, request: Request, budget: int, reserved: int, now_ns: int
-    ) -> tuple[Share | None, Cause | None]:
-        if budget <= 0:
-            return None, Cause.TOKEN_BUDGET
-        if self.rows.num_free == 0:
-            return None, Cause.SEATS
-        hits, loading = self._look_up(request)
-        if loading:
-            return None, Cause.KV_LOAD
-        bs = self.limits.block_size
-        known = len(request.known_ids)
-        unheld = sum(1 for block in hits if self.pool.num_references(block) == 0)
-        if -(-known // bs) - len(hits) + reserved > self.pool.num_available - unheld:
-            return None, Cause.PRIORITY if self._outranked(request) else Cause.KV_BLOCKS
-        for block in hits:
-            self.pool.hold(block)
-        row = self._seat(request, hits, now_ns)
-        count = min(known - len(hits) * bs, self.config.max_prefill_chunk, budget, self._scorable(row))
-        grown = self._grow(row, count, now_ns)
-        assert grown, "admission has counted the blocks"
-        return Share(row, count), None
-
-    def _outranked(self, request: Request) -> bool:
-        """Whether running requests of a better class are what keeps a request waiting."""
-        head = self.rows.request[self._running[-1]] if self._running else None
-        return head is not None and head.priority < request.priority
-
-    def _look_up(self, request: Request) -> tuple[list[int], bool]:
-        """Return the cached blocks of a request's beginning, and whether its next one is just being computed."""
-        if not self.config.enable_prefix_caching:
-            return [], False
-        if not request.reads_cache:
-            return [], False
-        self.hash_blocks(request)
-        hits: list[int] = []
-        usable = (len(request.known_ids) - 1) // self.limits.block_size
-        for content in request.block_hashes[:usable]:
-            block = self.pool.find(content)
-            if block is None:
-                return hits, content in self.computing
-            hits.append(block)
-        return hits, False
-
-    def hash_blocks(self, request: Request) -> None:
-        """Bring `block_hashes` up to the full blocks of `known_ids`."""
-        bs = self.limits.block_size
-        if len(request.block_hashes) < len(request.known_ids) // bs:
-            request.block_hashes = list(chain(request.known_ids, bs, request.salt))
-
-    def _seat(self, request: Request, hits: list[int], now_ns: int) -> int:
-        self.waiting.remove(request.key)
-        bs = self.limits.block_size
-        row = self.rows.fill(request, hits, bs)
-        self.row_of[request.key] = row
-        self._insert_in_order(row, request)
-        self._filled.append(row)
-        self.counters.count_lookup(len(request.known_ids), len(hits) * bs, request)
-        if not request.scheduled_before:
-            request.scheduled_before = True
-            self.stamps.append((request.key, Stamp.SCHEDULED, now_ns))
-        if self.config.enable_prefix_caching:
-            self.hash_blocks(request)
-            for content in request.block_hashes[len(hits) :]:
-                self.computing.setdefault(content, request.key)
-        return row
-
-    def _insert_in_order(self, row: int, request: Request) -> None:
-        place = len(self._running)
-        rank = (request.priority, request.arrival)
-        while place > 0:
-            other = self.rows.request[self._running[place - 1]]
-            if other is None or (other.priority, other.arrival) <= rank:
-                break
-            place -= 1
-        self._running.insert(place, row)
-        self._running_array = None
+    def release_left(self) -> None:
+        """Clear rows whose last step has been applied. Called by `apply`."""
+        for request in self.service.release(self.applied_step):
+            self.waiting.push(request)

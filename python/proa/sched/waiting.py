@@ -1,9 +1,8 @@
-"""Requests that have no row yet, in the order in which they should get one."""
+"""Requests that have no row yet, in the order in which they should get one, and why each waits."""
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Iterator
+from bisect import bisect_left, insort
 from enum import IntEnum
 
 from proa.request import Request
@@ -22,16 +21,25 @@ class Cause(IntEnum):
     PAUSED = 7
 
 
+Rank = tuple[int, int, int]
+
+
+def rank_of(request: Request) -> Rank:
+    """Sort key of the order of service: the lower priority number first, then the earlier arrival."""
+    return (request.priority, request.arrival, request.key)
+
+
 class WaitingQueue:
-    """A queue by (priority, arrival). A preempted request keeps its arrival, so it goes back to its old place."""
+    """A queue in the order of service. A preempted request keeps its arrival, so it goes back to its old place."""
 
     def __init__(self) -> None:
         self._requests: dict[int, Request] = {}
-        self._heap: list[tuple[int, int, int]] = []
-        self._earliest_deadline: int | None = None
+        self._order: list[Rank] = []
+        self._skipped: dict[int, Cause] = {}
+        self._blocked = Cause.TOKEN_BUDGET
 
     def __len__(self) -> int:
-        return len(self._requests)
+        return len(self._order)
 
     def __contains__(self, key: int) -> bool:
         return key in self._requests
@@ -39,46 +47,42 @@ class WaitingQueue:
     def push(self, request: Request) -> None:
         """Queue a request."""
         self._requests[request.key] = request
-        heapq.heappush(self._heap, (request.priority, request.arrival, request.key))
-        if request.deadline_ns is not None:
-            earliest = self._earliest_deadline
-            self._earliest_deadline = request.deadline_ns if earliest is None else min(earliest, request.deadline_ns)
+        insort(self._order, rank_of(request))
 
     def remove(self, key: int) -> Request | None:
-        """Take a request out by key; None if it is not here. Its heap entry is skipped later."""
-        return self._requests.pop(key, None)
-
-    def in_order(self) -> Iterator[Request]:
-        """Yield requests in order; those the caller removes meanwhile are gone afterwards."""
-        kept: list[tuple[int, int, int]] = []
-        try:
-            while self._heap:
-                entry = heapq.heappop(self._heap)
-                request = self._requests.get(entry[2])
-                if request is None:
-                    continue
-                kept.append(entry)
-                yield request
-        finally:
-            for entry in kept:
-                if entry[2] in self._requests:
-                    heapq.heappush(self._heap, entry)
-
-    def expired(self, now_ns: int) -> list[Request]:
-        """Take out and return requests whose deadline has passed."""
-        if self._earliest_deadline is None or now_ns < self._earliest_deadline:
-            return []
-        late = [r for r in self._requests.values() if r.deadline_ns is not None and r.deadline_ns <= now_ns]
-        for request in late:
-            del self._requests[request.key]
-        left = [r.deadline_ns for r in self._requests.values() if r.deadline_ns is not None]
-        self._earliest_deadline = min(left, default=None)
-        return late
-
-    def keys(self) -> list[int]:
-        """Keys of all waiting requests."""
-        return list(self._requests)
+        """Take a request out by key; None if it is not here."""
+        request = self._requests.pop(key, None)
+        if request is not None:
+            del self._order[bisect_left(self._order, rank_of(request))]
+            self._skipped.pop(key, None)
+        return request
 
     def get(self, key: int) -> Request | None:
         """Return a waiting request by key."""
         return self._requests.get(key)
+
+    def in_order(self) -> list[Request]:
+        """All waiting requests, first in line first."""
+        return [self._requests[key] for _, _, key in self._order]
+
+    def place(self, request: Request) -> int:
+        """How many requests stand before this one."""
+        return bisect_left(self._order, rank_of(request))
+
+    # ---- causes -----------------------------------------------------------------------------------------------------
+
+    def note(self, blocked: Cause, skipped: dict[int, Cause]) -> None:
+        """Remember the outcome of a planning: those passed over, by key, and what stopped all the others."""
+        self._blocked, self._skipped = blocked, skipped
+
+    def cause_of(self, key: int) -> Cause:
+        """Why a waiting request waits: the first cause the scheduler met."""
+        return self._skipped.get(key, self._blocked)
+
+    def causes(self) -> list[int]:
+        """Waiting requests by cause; sums to their number."""
+        counts = [0] * len(Cause)
+        for cause in self._skipped.values():
+            counts[cause] += 1
+        counts[self._blocked] += len(self._order) - len(self._skipped)
+        return counts

@@ -3,179 +3,141 @@
 from __future__ import annotations
 
 import numpy as np
+from harness import VOCAB, Harness, make_request
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from proa.executor.null import NullExecutor, token_of
-from proa.request import Request
-from proa.sched.apply import apply, idle_events
-from proa.sched.events import StepEvents
-from proa.sched.plan import PlanLimits, StepPlan
-from proa.sched.plan_check import check_plan
-from proa.sched.scheduler import Scheduler, SchedulerConfig
 
-VOCAB = 50
+from proa.errors import FinishCode
+from proa.sched.plan import PlanLimits
+from proa.sched.scheduler import Pause, SchedulerConfig
 
-
-class Harness:
-    """A scheduler, the null executor behind it one step ahead, and a record of what came out."""
-
-    def __init__(self, num_blocks: int, rows: int, budget: int, chunk: int, caching: bool) -> None:
-        self.limits = PlanLimits(rows, budget, 64, num_blocks, 4, VOCAB)
-        self.scheduler = Scheduler(self.limits, SchedulerConfig(chunk, caching))
-        self.executor = NullExecutor(self.limits)
-        self.in_flight: list[tuple[StepPlan, object]] = []
-        self.previous: StepPlan | None = None
-        self.tokens: dict[int, list[int]] = {}
-        self.finish: dict[int, int] = {}
-        self.requests: dict[int, Request] = {}
-        self.now = 0
-
-    def take(self, events: StepEvents) -> None:
-        assert len(set(events.key.tolist())) == len(events.key)
-        for key, token, count, finish in zip(
-            events.key.tolist(), events.token.tolist(), events.num_tokens.tolist(), events.finish.tolist(), strict=True
-        ):
-            assert key not in self.finish, "a row after the terminal one"
-            assert count or finish
-            if count:
-                self.tokens.setdefault(key, []).append(token)
-            if finish:
-                self.finish[key] = finish
-
-    def turn(self) -> None:
-        """One turn of the loop: plan, submit, then apply the step before."""
-        self.now += 1
-        plan = self.scheduler.schedule(self.now)
-        if plan is not None:
-            check_plan(plan, self.limits, self.previous)
-            self.previous = plan
-            self.in_flight.append((plan, self.executor.submit(plan)))
-        if len(self.in_flight) > (1 if plan is not None else 0):
-            done, ticket = self.in_flight.pop(0)
-            self.take(apply(self.scheduler, done, self.executor.collect(ticket)))
-        else:
-            self.take(idle_events(self.scheduler))
-        self.check()
-
-    def check(self) -> None:
-        s = self.scheduler
-        audit = s.audit()
-        assert audit.leaked == 0
-        assert audit.held + audit.cached + audit.free == self.limits.num_blocks
-        assert sum(s.waiting_causes) <= len(s.waiting) + 64
-        assert len(s.row_of) <= self.limits.max_num_seqs
-
-    def expected(self, request: Request) -> list[int]:
-        keys = np.full(request.max_tokens, request.stream_key, np.uint64)
-        ids = token_of(keys, np.arange(request.max_tokens, dtype=np.int32), VOCAB).tolist()
-        room = min(request.max_tokens, self.limits.max_model_len - request.prompt_len)
-        out = []
-        for position, token in enumerate(ids[:room]):
-            out.append(token)
-            if token in request.stop_ids and position >= request.min_tokens:
-                break
-        return out
-
-
-def make_request(key: int, prompt: list[int], max_tokens: int, **changes: object) -> Request:
-    values: dict[str, object] = {
-        "key": key,
-        "known_ids": np.array(prompt, np.int32),
-        "num_emitted": 0,
-        "max_tokens": max_tokens,
-        "min_tokens": 0,
-        "temperature": 1.0,
-        "top_p": 1.0,
-        "min_p": 0.0,
-        "top_k": 0,
-        "presence_penalty": 0.0,
-        "frequency_penalty": 0.0,
-        "repetition_penalty": 1.0,
-        "stream_key": key * 7919,
-        "num_logprobs": -1,
-        "num_prompt_logprobs": -1,
-        "stop_ids": np.array([3, 5], np.int32),
-        "priority": 0,
-        "deadline_ns": None,
-        "flags": 0,
-        "salt": b"",
-        "extras": None,
-        "arrival": 0,
-        "queued_ns": 0,
-    }
-    values.update(changes)
-    return Request(**values)  # type: ignore[arg-type]
-
+LOGPROBS = st.sampled_from([-1, -1, 0, 2, -2])
 
 operations = st.lists(
     st.one_of(
-        st.tuples(st.just("add"), st.integers(1, 24), st.integers(1, 40), st.integers(0, 3), st.integers(-1, 1)),
+        st.tuples(
+            st.just("add"),
+            st.fixed_dictionaries(
+                {
+                    "prompt_len": st.integers(1, 40),
+                    "flavour": st.integers(0, 2),
+                    "max_tokens": st.integers(0, 40),
+                    "min_tokens": st.sampled_from([0, 0, 2]),
+                    "stops": st.lists(st.integers(0, VOCAB - 1), max_size=12),
+                    "priority": st.integers(-1, 1),
+                    "lifetime": st.none() | st.integers(1, 60),
+                    "reads_cache": st.booleans(),
+                    "num_logprobs": LOGPROBS,
+                    "num_prompt_logprobs": LOGPROBS,
+                    "emitted": st.integers(0, 3),
+                    "salt": st.sampled_from([b"", b"", b"tenant"]),
+                    "bad_at": st.none() | st.none() | st.none() | st.integers(0, 6),
+                }
+            ),
+        ),
+        st.tuples(st.just("burst"), st.integers(1, 12), st.integers(1, 20), st.integers(0, 2)),
         st.tuples(st.just("abort"), st.integers(0, 30)),
         st.tuples(st.just("turn"), st.integers(1, 6)),
-        st.tuples(st.just("burst"), st.integers(1, 12), st.integers(1, 12), st.integers(0, 2)),
-        st.tuples(st.just("pause")),
+        st.tuples(st.just("launch"), st.just(0)),
+        st.tuples(st.just("collect"), st.just(0)),
+        st.tuples(st.just("pause"), st.sampled_from(list(Pause))),
+        st.tuples(st.just("end_all"), st.just(0)),
+        st.tuples(st.just("reset_cache"), st.just(0)),
+        st.tuples(st.just("wait"), st.integers(1, 40)),
     ),
-    max_size=60,
+    max_size=50,
+)
+
+limits = st.builds(
+    PlanLimits,
+    max_num_seqs=st.integers(1, 6),
+    max_num_batched_tokens=st.integers(1, 24),
+    max_model_len=st.sampled_from([24, 64]),
+    num_blocks=st.integers(3, 40),
+    block_size=st.sampled_from([1, 4, 16]),
+    vocab_size=st.just(VOCAB),
+)
+configs = st.builds(
+    SchedulerConfig,
+    max_prefill_chunk=st.integers(1, 16),
+    enable_prefix_caching=st.booleans(),
+    logprob_bytes=st.sampled_from([100, 1000, 1 << 20]),
 )
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(
-    operations,
-    st.integers(3, 30),
-    st.integers(1, 6),
-    st.integers(1, 24),
-    st.integers(1, 16),
-    st.booleans(),
-)
-def test_every_request_ends_once_with_its_own_tokens(
-    ops: list[tuple], num_blocks: int, rows: int, budget: int, chunk: int, caching: bool
-) -> None:
-    h = Harness(num_blocks, rows, budget, chunk, caching)
+def add(h: Harness, key: int, what: dict) -> None:
+    length = min(what["prompt_len"], h.limits.max_model_len)
+    # Few prompts, so that beginnings are shared.
+    prompt = [(what["flavour"] + i // 8) % VOCAB for i in range(length)]
+    max_tokens = what["max_tokens"]
+    emitted = min(what["emitted"], length - 1, max_tokens)
+    request = make_request(
+        key,
+        prompt,
+        max_tokens,
+        min_tokens=min(what["min_tokens"], max_tokens),
+        stop_ids=np.array(what["stops"], np.int32),
+        priority=what["priority"],
+        deadline_ns=None if what["lifetime"] is None else h.now + what["lifetime"],
+        num_logprobs=what["num_logprobs"],
+        num_prompt_logprobs=what["num_prompt_logprobs"],
+        num_emitted=emitted,
+        salt=what["salt"],
+        reads_cache=what["reads_cache"] and what["num_prompt_logprobs"] == -1,
+    )
+    if what["bad_at"] is not None:
+        h.bad_rows[key] = {what["bad_at"]}
+    h.add(request)
+
+
+def run(h: Harness, ops: list) -> int:
     key = 0
-    aborted: set[int] = set()
-    for op in ops:
-        if op[0] == "add":
+    for name, *arguments in ops:
+        if name == "add":
             key += 1
-            _, prompt_len, max_tokens, flavour, priority = op
-            # Few prompts, so that beginnings are shared.
-            prompt = [(flavour + i // 8) % VOCAB for i in range(prompt_len)]
-            stop = np.array([3, 5] if flavour == 0 else [], np.int32)
-            scored = 0 if flavour == 3 else -1
-            request = make_request(
-                key, prompt, max_tokens, priority=priority, num_prompt_logprobs=scored, stop_ids=stop
-            )
-            request.reads_cache = flavour != 3
-            h.requests[key] = request
-            h.scheduler.add(request)
-        elif op[0] == "abort" and key:
-            victim = op[1] % key + 1
-            if victim not in h.finish and h.scheduler.end(victim, None):
-                aborted.add(victim)
-        elif op[0] == "turn":
-            for _ in range(op[1]):
-                h.turn()
-        elif op[0] == "burst":
-            for i in range(op[1]):
+            add(h, key, arguments[0])
+        elif name == "burst":
+            count, length, flavour = arguments
+            for i in range(count):
                 key += 1
-                h.requests[key] = make_request(key, [op[3]] * op[2], 5 + 2 * i, stop_ids=np.array([], np.int32))
-                h.scheduler.add(h.requests[key])
-        elif op[0] == "pause":
-            h.scheduler.frozen = not h.scheduler.frozen
-    h.scheduler.frozen = False
-    for _ in range(4000):
-        h.turn()
-        if not h.scheduler.has_work and not h.in_flight:
-            break
-    h.turn()
-    assert not h.scheduler.has_work
-    for k, request in h.requests.items():
-        if k in aborted:
-            assert k not in h.finish
-        elif h.finish[k] == 11:
-            assert k not in h.tokens
-        else:
-            assert h.tokens.get(k, []) == h.expected(request), (k, h.finish[k])
-    audit = h.scheduler.audit()
-    assert (audit.held, audit.leaked) == (0, 0)
-    assert not h.scheduler.computing and not h.scheduler.row_of
+                h.add(make_request(key, [flavour] * length, 3 + 2 * i))
+        elif name == "abort" and key:
+            h.abort(arguments[0] % key + 1)
+        elif name == "turn":
+            for _ in range(arguments[0]):
+                h.turn()
+        elif name == "launch":
+            h.launch()
+        elif name == "collect":
+            h.collect()
+        elif name == "pause":
+            h.scheduler.pause = arguments[0]
+        elif name == "end_all":
+            for open_key in h.scheduler.in_flight_keys():
+                h.scheduler.end(open_key, FinishCode.PAUSED)
+            h.check()
+        elif name == "reset_cache":
+            h.scheduler.pool.reset_cache()
+            h.check()
+        elif name == "wait":
+            h.now += arguments[0]
+    return key
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(operations, limits, configs)
+def test_every_request_ends_once_with_its_own_tokens(ops: list, limits: PlanLimits, config: SchedulerConfig) -> None:
+    h = Harness(limits, config)
+    try:
+        last = run(h, ops)
+        h.drain()
+        for key in range(1, last + 1):
+            h.check_end(key)
+        audit = h.scheduler.audit()
+        assert (audit.held, audit.leaked) == (0, 0)
+        assert h.scheduler.blocks.num_computing == 0 and not h.scheduler.service.row_of
+        assert h.scheduler.rows.num_free == limits.max_num_seqs and h.scheduler.rows.top == 0
+        assert h.scheduler.rows.total_logprob_bytes == 0 and h.scheduler.service.leaving_blocks == 0
+        assert h.scheduler.next_deadline_ns is None
+    finally:
+        h.close()

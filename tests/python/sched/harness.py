@@ -1,0 +1,296 @@
+"""A scheduler with a scripted executor behind it, one step ahead, and every invariant checked after each operation."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from proa.errors import FinishCode
+from proa.executor.null import NullExecutor, token_of
+from proa.kvcache.block_hash import chain
+from proa.request import NO_LOGPROBS, Request
+from proa.sched.apply import apply, idle_events
+from proa.sched.events import StepEvents
+from proa.sched.plan import PlanLimits, StepPlan, StepResult
+from proa.sched.plan_check import check_plan
+from proa.sched.scheduler import Pause, Scheduler, SchedulerConfig
+
+VOCAB = 50
+
+
+def make_request(key: int, prompt: list[int], max_tokens: int, **changes: object) -> Request:
+    """A plain greedy request; `changes` overwrite fields."""
+    values: dict[str, object] = {
+        "key": key,
+        "known_ids": np.array(prompt, np.int32),
+        "num_emitted": 0,
+        "max_tokens": max_tokens,
+        "min_tokens": 0,
+        "temperature": 1.0,
+        "top_p": 1.0,
+        "min_p": 0.0,
+        "top_k": 0,
+        "presence_penalty": 0.0,
+        "frequency_penalty": 0.0,
+        "repetition_penalty": 1.0,
+        "stream_key": key * 7919,
+        "num_logprobs": NO_LOGPROBS,
+        "num_prompt_logprobs": NO_LOGPROBS,
+        "stop_ids": np.array([], np.int32),
+        "priority": 0,
+        "deadline_ns": None,
+        "flags": 0,
+        "salt": b"",
+        "extras": None,
+        "arrival": 0,
+        "queued_ns": 0,
+    }
+    values.update(changes)
+    return Request(**values)  # type: ignore[arg-type]
+
+
+@dataclass
+class Told:
+    """Everything the front end was told of one request."""
+
+    tokens: list[int] = field(default_factory=list)
+    finish: int | None = None
+    stop_token: int = -1
+    detail: str = ""
+    prefill: tuple[int, int] | None = None
+    stamps: list[int] = field(default_factory=list)
+    prompt_positions: list[int] = field(default_factory=list)
+
+
+@dataclass
+class Asked:
+    """A request as it was asked, apart from the object that the scheduler changes."""
+
+    prompt: list[int]
+    max_tokens: int
+    min_tokens: int
+    stop_ids: list[int]
+    stream_key: int
+    num_emitted: int
+    scores_prompt: bool
+
+
+class Harness:
+    """Drives a scheduler the way the engine loop does."""
+
+    def __init__(self, limits: PlanLimits, config: SchedulerConfig) -> None:
+        self.limits = limits
+        self.scheduler = Scheduler(limits, config)
+        self.executor = NullExecutor(limits)
+        self.in_flight: deque[tuple[StepPlan, object]] = deque()
+        self.previous: StepPlan | None = None
+        self.told: dict[int, Told] = {}
+        self.asked: dict[int, Asked] = {}
+        self.aborted: set[int] = set()
+        self.now = 0
+        self.plans: list[StepPlan] = []
+        self.bad_rows: dict[int, set[int]] = {}
+        self.written: dict[int, bytes] = {}
+
+    def close(self) -> None:
+        self.executor.close()
+
+    # ---- operations -------------------------------------------------------------------------------------------------
+
+    def add(self, request: Request) -> None:
+        ids = request.known_ids.tolist()
+        self.asked[request.key] = Asked(
+            ids[: request.prompt_len],
+            request.max_tokens,
+            request.min_tokens,
+            request.stop_ids.tolist(),
+            request.stream_key,
+            request.num_emitted,
+            request.num_prompt_logprobs != NO_LOGPROBS,
+        )
+        self.told[request.key] = Told()
+        self.scheduler.add(request)
+        self.check()
+
+    def abort(self, key: int) -> None:
+        if self.scheduler.abort(key):
+            self.aborted.add(key)
+        self.check()
+
+    def launch(self) -> bool:
+        """Plan and submit one step, at most two in flight."""
+        if len(self.in_flight) == 2:
+            return False
+        self.now += 1
+        plan = self.scheduler.schedule(self.now)
+        if plan is not None:
+            check_plan(plan, self.limits, self.previous)
+            self.check_plan_against_rows(plan)
+            self.previous = plan
+            self.plans.append(plan)
+            self.in_flight.append((plan, self.executor.submit(plan)))
+        self.check()
+        return plan is not None
+
+    def collect(self) -> None:
+        """Apply the oldest step, or take what there is to tell without one."""
+        if self.in_flight:
+            plan, ticket = self.in_flight.popleft()
+            result = self.executor.collect(ticket)  # type: ignore[arg-type]
+            self.poison(plan, result)
+            self.take(apply(self.scheduler, result))
+        else:
+            self.take(idle_events(self.scheduler))
+        self.check()
+
+    def turn(self) -> None:
+        """One turn of the loop: plan, submit, then apply the step before."""
+        launched = self.launch()
+        if len(self.in_flight) > (1 if launched else 0) or not self.in_flight:
+            self.collect()
+
+    def drain(self, turns: int = 5000) -> None:
+        """Turn until nothing is open."""
+        self.scheduler.pause = Pause.RUNNING
+        for _ in range(turns):
+            self.turn()
+            if not self.scheduler.has_work and not self.in_flight:
+                break
+        self.collect()
+        assert not self.scheduler.has_work, "requests are stuck"
+
+    def poison(self, plan: StepPlan, result: StepResult) -> None:
+        """Make the logits of chosen keys not finite: key -> output positions."""
+        for i, row in enumerate(plan.sample_row.tolist()):
+            key = int(self.scheduler.rows.key[row])
+            if int(plan.sample_position[i]) in self.bad_rows.get(key, ()):
+                result.nonfinite[i] = 1
+
+    # ---- checks -----------------------------------------------------------------------------------------------------
+
+    def take(self, events: StepEvents) -> None:
+        drawn = events.drawn
+        if drawn is not None:
+            keys = drawn.key.tolist()
+            assert len(set(keys)) == len(keys)
+            for i, key in enumerate(keys):
+                told = self.told[key]
+                assert told.finish is None, "a row after the terminal one"
+                assert key not in self.aborted, "a row of an aborted request"
+                if drawn.num_tokens[i]:
+                    told.tokens.append(int(drawn.token[i]))
+                if drawn.finish[i]:
+                    told.finish, told.stop_token = int(drawn.finish[i]), int(drawn.stop_token[i])
+                    told.detail = events.details.get(key, "")
+                assert drawn.num_tokens[i] or drawn.finish[i]
+        for end in events.ended:
+            told = self.told.setdefault(end.key, Told())
+            assert told.finish is None, "two terminal rows"
+            told.finish, told.detail = int(end.finish), end.detail
+        for prefill in events.prefills:
+            assert self.told[prefill.key].prefill is None, "two prefill rows"
+            self.told[prefill.key].prefill = (prefill.computed, prefill.cached)
+        for chunk in events.prompt_logprobs:
+            assert len(chunk.columns.value) == chunk.count
+            self.told[chunk.key].prompt_positions += range(chunk.start, chunk.start + chunk.count)
+        for key, kind, _ in events.stamps:
+            self.told[key].stamps.append(kind)
+
+    def check_plan_against_rows(self, plan: StepPlan) -> None:
+        """Slots are those of the row's own table, and no findable or foreign block is written."""
+        s, size = self.scheduler, self.limits.block_size
+        token_row = np.repeat(plan.row, np.diff(plan.query_start))
+        blocks = plan.slot_mapping[0] // size
+        assert (s.blocks.table[token_row, plan.positions // size] == blocks).all()
+        assert (plan.slot_mapping[0] % size == plan.positions % size).all()
+        for block in set(blocks.tolist()):
+            assert s.pool.num_references(block) == 1, "a shared block is written"
+            assert not s.pool.is_findable(block), "a findable block is written"
+
+    def check(self) -> None:
+        s = self.scheduler
+        audit = s.audit()
+        assert audit.leaked == 0
+        assert audit.held + audit.cached + audit.free == self.limits.num_blocks
+        assert sum(s.waiting.causes()) == len(s.waiting)
+        assert min(s.waiting.causes()) >= 0
+        r, b = s.rows, s.blocks
+        for row in s.service.in_order():
+            hit, published = int(b.num_hit[row]), int(b.num_published[row])
+            computed, capacity = int(r.computed[row]), int(b.capacity[row])
+            assert hit <= published <= computed // self.limits.block_size
+            assert computed <= capacity == int(b.num_blocks[row]) * self.limits.block_size
+            assert computed <= r.needed[row] and r.applied[row] <= r.limit[row]
+            for block in b.blocks_of(row)[published:]:
+                assert s.pool.num_references(block) == 1, "an unpublished block is shared"
+        lead = s.rows.top
+        assert all(request is None for request in r.request[lead:])
+        open_keys = {k for k, t in self.told.items() if t.finish is None and k in self.asked} - self.aborted
+        ending = {end.key for end in s.ended}
+        assert all(s.knows(k) for k in open_keys - ending), "an open request was lost"
+
+    def expected(self, key: int) -> list[int]:
+        """Tokens that the request gets when nothing ends it early, whatever runs beside it."""
+        asked = self.asked[key]
+        room = min(asked.max_tokens, self.limits.max_model_len - len(asked.prompt))
+        stream = np.full(max(room, 0), asked.stream_key, np.uint64)
+        out = []
+        for position, token in enumerate(token_of(stream, np.arange(len(stream), dtype=np.int32), VOCAB).tolist()):
+            if position < asked.num_emitted:
+                continue
+            out.append(token)
+            if token in asked.stop_ids and position >= asked.min_tokens:
+                break
+        return out
+
+    def check_end(self, key: int) -> None:
+        """The one terminal event of a request and everything before it are right."""
+        told, asked = self.told[key], self.asked[key]
+        expected = self.expected(key)
+        if key in self.aborted:
+            assert told.finish is None
+            assert told.tokens == expected[: len(told.tokens)]
+            return
+        assert told.finish is not None, "no terminal event"
+        if told.finish == FinishCode.NEVER_FITS:
+            end = min(len(asked.prompt) + asked.max_tokens, self.limits.max_model_len)
+            needed = max(end - 1, len(asked.prompt) + asked.num_emitted)
+            assert needed > self.limits.num_blocks * self.limits.block_size and not told.tokens
+        elif told.finish in (FinishCode.DEADLINE, FinishCode.PAUSED):
+            assert told.tokens == expected[: len(told.tokens)]
+        elif (bad_at := self.bad_position(key)) is not None:
+            assert told.finish == FinishCode.CORRUPTED and told.detail
+            assert told.tokens == expected[: bad_at - asked.num_emitted]
+        else:
+            assert told.tokens == expected
+            self._check_finish(told, asked)
+        if told.prefill is not None:
+            assert sum(told.prefill) == len(asked.prompt)
+            assert told.prefill[1] % self.limits.block_size == 0 or told.prefill[1] == len(asked.prompt)
+            scored = range(1, len(asked.prompt)) if asked.scores_prompt else range(0)
+            assert told.prompt_positions == list(scored), "each prompt position is scored once, in order"
+        if told.tokens:
+            assert told.prefill is not None
+            assert told.stamps[:2] == [0, 1] and set(told.stamps[2:]) <= {2}
+
+    def bad_position(self, key: int) -> int | None:
+        """The first output position at which the request's logits are not finite, if it gets there."""
+        first = self.asked[key].num_emitted
+        reached = range(first, first + len(self.expected(key)))
+        return min((position for position in self.bad_rows.get(key, ()) if position in reached), default=None)
+
+    def _check_finish(self, told: Told, asked: Asked) -> None:
+        emitted = asked.num_emitted + len(told.tokens)
+        if told.finish == FinishCode.STOP_TOKEN:
+            assert told.stop_token == told.tokens[-1] and told.stop_token in asked.stop_ids
+        elif told.finish == FinishCode.MAX_TOKENS:
+            assert emitted >= asked.max_tokens
+        else:
+            assert told.finish == FinishCode.CONTEXT_FULL
+            assert len(asked.prompt) + emitted == self.limits.max_model_len
+
+    def hashes(self, ids: list[int]) -> list[bytes]:
+        """Content hashes of the full blocks of some ids."""
+        return list(chain(np.array(ids, np.int32), self.limits.block_size, b""))
