@@ -18,6 +18,29 @@ from proa.errors import EngineStartError, FailureKind
 
 #: Version of the document; another one is refused.
 SCHEMA = 1
+#: Words a key may hold.
+_WORDS: dict[str, tuple[str, ...]] = {
+    "load_format": ("auto", "dummy"),
+    "executor": ("auto", "null", "cpu", "torch"),
+    "device": ("cpu", "cuda", "null"),
+    "dtype": ("auto", "float32", "bfloat16", "float16"),
+    "scheduling_policy": ("fcfs", "priority"),
+}
+#: (least, most) of a number.
+_RANGES: dict[str, tuple[float, float]] = {
+    "engine_index": (0, 2**16 - 1),
+    "tokenizer_vocab_size": (1, 2**31 - 1),
+    "max_model_len": (1, 2**24),
+    "max_num_seqs": (1, 2**16),
+    "max_num_batched_tokens": (1, 2**20),
+    "max_prefill_chunk": (1, 2**20),
+    "block_size": (1, 2**10),
+    "kv_cache_memory_bytes": (1, 2**50),
+    "gpu_memory_utilization": (0, 1),
+    "max_logprobs": (-1, 2**20),
+    "threads": (1, 2**12),
+    "parent_pid": (0, 2**31 - 1),
+}
 
 
 @dataclass(slots=True, frozen=True)
@@ -85,10 +108,22 @@ def parse(text: str) -> EngineConfig:
             raise _refusal(f"unknown configuration key {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
         if not _fits(value, hints[name]):
             raise _refusal(f"configuration key {name!r}: {value!r} is no {hints[name]}")
+        _check_value(name, value)
     for name, known_field in known.items():
         if known_field.default is MISSING and known_field.default_factory is MISSING and name not in document:
             raise _refusal(f"configuration key {name!r} is missing")
     return EngineConfig(**document)
+
+
+def _check_value(name: str, value: Any) -> None:
+    words = _WORDS.get(name)
+    if words is not None and value not in words:
+        near = difflib.get_close_matches(value, words, 1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise _refusal(f"configuration key {name!r}: {value!r} is none of {', '.join(words)}{hint}")
+    least_most = _RANGES.get(name)
+    if least_most is not None and value is not None and not least_most[0] <= value <= least_most[1]:
+        raise _refusal(f"configuration key {name!r}: {value} is not in {least_most[0]}..{least_most[1]}")
 
 
 def _fits(value: Any, hint: Any) -> bool:

@@ -4,84 +4,116 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from enum import Enum
 
 import numpy as np
+from numpy.typing import NDArray
 
 from proa.engine.intake import IntakeLimits, to_requests
 from proa.engine.outputs import to_outputs
+from proa.engine.progress import ProgressBook
+from proa.engine.start import parent_is_gone
 from proa.engine.stats import Phase, StatsBook
 from proa.engine.utility import call_utility
-from proa.errors import AbortCause, FinishCode
 from proa.executor.interface import Executor, Ticket
 from proa.sched.apply import apply, idle_events
 from proa.sched.events import StepEvents
 from proa.sched.plan import StepPlan
 from proa.sched.plan_check import check_plan
 from proa.sched.scheduler import Scheduler
-from proa.transport import Transport
-from proa.wire import Abort, AddRequests, Hello, Message, Shutdown, ShutdownMode, Utility
+from proa.transport import Transport, Unreadable
+from proa.wire import Abort, AddRequests, Message, Shutdown, ShutdownMode, Utility
 
-
-class State(Enum):
-    """What the loop goes on for."""
-
-    RUNNING = "running"
-    DRAINING = "draining"
-    STOPPED = "stopped"
+#: Steps outstanding at most: one runs, one waits for it on the device.
+MAX_IN_FLIGHT = 2
+#: Least time between two messages that only carry changed gauges.
+_GAUGE_INTERVAL_NS = 100_000_000
 
 
 class EngineCore:
-    """Scheduler, executor and socket of one engine, joined."""
+    """Scheduler, executor and socket of one engine, joined.
 
-    def __init__(
-        self, scheduler: Scheduler, executor: Executor, transport: Transport, stats: StatsBook, limits: IntakeLimits
-    ) -> None:
+    Attributes:
+        clears_cache: the prefix cache is to be dropped when the pause has been reached.
+        num_applied: steps applied.
+    """
+
+    def __init__(self, scheduler: Scheduler, executor: Executor, transport: Transport, limits: IntakeLimits) -> None:
         self.scheduler = scheduler
         self.executor = executor
         self.transport = transport
-        self.stats = stats
         self.limits = limits
-        self.state = State.RUNNING
+        self.stats = StatsBook(0)
+        self.progress = ProgressBook()
+        self.clears_cache = False
         self.checks_plans = False
-        self.in_flight: deque[tuple[StepPlan, Ticket, int]] = deque()
-        self.stop_at_ns: int | None = None
-        self.last_sent_ns = time.monotonic_ns()
+        self.heartbeat_ns = 1_000_000_000
+        self.parent_pid = 0
+        self.num_applied = 0
+        self._in_flight: deque[tuple[StepPlan, Ticket]] = deque()
         self._previous: StepPlan | None = None
+        self._running_since_ns = 0
+        self._last_sent_ns = time.monotonic_ns()
+        self._stop_at_ns: int | None = None
+        self._drains = False
 
     # ---- messages ---------------------------------------------------------------------------------------------------
 
-    def handle(self, message: Message) -> None:
-        """Do what a message of the front end asks; a bad request harms only itself."""
+    def receive(self) -> None:
+        """Do what the front end has asked meanwhile."""
+        for message in self.transport.receive():
+            self._handle(message)
+        if self.clears_cache and self.scheduler.is_paused:
+            self.clears_cache = False
+            self.scheduler.pool.reset_cache()
+
+    def _handle(self, message: Message | Unreadable) -> None:
         if isinstance(message, AddRequests):
             self._add(message)
         elif isinstance(message, Abort):
-            for key, cause in zip(message.request_key.tolist(), message.cause.tolist(), strict=True):
-                # The front end has closed the record: no row is owed. Causes are a closed list, checked by decode.
-                assert AbortCause(cause)
-                self.scheduler.end(key, None)
+            for key in message.request_key.tolist():
+                self.scheduler.abort(key)  # the front end has closed the record: no row is owed, whatever the cause
         elif isinstance(message, Utility):
             self.transport.send(call_utility(self, message))
         elif isinstance(message, Shutdown):
-            self.stop_at_ns = time.monotonic_ns() + message.deadline_ms * 1_000_000
-            self.state = State.DRAINING if message.mode is ShutdownMode.DRAIN else State.STOPPED
-        elif isinstance(message, Hello):
-            self.transport.bad_frames["kind"] += 1  # a second Hello says nothing new
+            self._stop_at_ns = time.monotonic_ns() + message.deadline_ms * 1_000_000
+            self._drains = message.mode is ShutdownMode.DRAIN
+        elif isinstance(message, Unreadable):
+            for key in message.keys:
+                self.scheduler.refuse(key, message.reason)
+        else:
+            self.transport.count_bad("kind", f"{type(message).__name__} to a running engine")
 
     def _add(self, message: AddRequests) -> None:
         requests, refused = to_requests(message, self.limits, time.monotonic_ns())
-        for key, reason in refused:
-            self.scheduler.end_unknown(key, FinishCode.REFUSED, reason)
+        good = {request.key for request in requests}
         for request in requests:
-            if self.scheduler.knows(request.key):
-                continue  # a key is never used twice; the first request keeps it
-            self.scheduler.add(request)
+            if not self.scheduler.knows(request.key):  # an open key keeps its first request
+                self.scheduler.add(request)
+                self.progress.watch(request)
+        for key, reason in refused:
+            if key not in good:
+                self.scheduler.refuse(key, reason)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the loop must return: a Shutdown is carried out, or the parent is gone."""
+        if parent_is_gone(self.parent_pid):
+            return True
+        if self._stop_at_ns is None:
+            return False
+        is_done = not self._drains or not (self.scheduler.has_work or self._in_flight or self.has_news)
+        return is_done or time.monotonic_ns() >= self._stop_at_ns
 
     # ---- steps ------------------------------------------------------------------------------------------------------
 
-    def submit_next(self) -> bool:
-        """Plan and launch the next step, if there is one and the front end takes what it will give."""
-        if not self.transport.can_send:
+    @property
+    def may_launch(self) -> bool:
+        """Whether a further step may be outstanding."""
+        return len(self._in_flight) < MAX_IN_FLIGHT
+
+    def launch(self) -> bool:
+        """Plan and submit the next step, if there is one and the front end takes what it will give."""
+        if not self.may_launch or not self.transport.has_room:
             return False
         start = time.monotonic_ns()
         plan = self.scheduler.schedule(start)
@@ -90,42 +122,82 @@ class EngineCore:
             return False
         if self.checks_plans:
             check_plan(plan, self.scheduler.limits, self._previous)
-        self._previous = plan
-        self.in_flight.append((plan, self.executor.submit(plan), now))
+            self._previous = plan
+        if not self._in_flight:
+            self._running_since_ns = now
+        self._in_flight.append((plan, self.executor.submit(plan)))
         self.stats.spend(Phase.SUBMIT, now)
         return True
 
     def finish_step(self) -> None:
         """Collect the oldest step, apply it and tell the front end."""
-        plan, ticket, _ = self.in_flight.popleft()
+        plan, ticket = self._in_flight[0]
         start = time.monotonic_ns()
         result = self.executor.collect(ticket)
         now = self.stats.spend(Phase.WAIT, start)
-        events = apply(self.scheduler, plan, result)
+        self._in_flight.popleft()
+        self._running_since_ns = now
+        events = apply(self.scheduler, result)
+        self.num_applied += 1
         self.stats.count_step(result.mode)
         stamp = self.stats.spend(Phase.APPLY, now)
         self._send(events, plan, stamp)
         self.stats.spend(Phase.SEND, stamp)
 
-    def report(self) -> None:
-        """Tell the front end what no step will tell: ended requests, stamps, changed gauges, a heartbeat."""
-        self._send(idle_events(self.scheduler), None, time.monotonic_ns())
+    def _send(self, events: StepEvents, plan: StepPlan | None, now_ns: int) -> None:
+        stats = self.stats.snapshot(self, plan, self._step_age_ms(now_ns))
+        outputs = to_outputs(events, stats, now_ns, self.limits.plan.vocab_size)
+        outputs.progress = self.progress.group(self.scheduler, now_ns)
+        self.transport.send(outputs)
+        self._last_sent_ns = now_ns
 
-    def _send(self, events: StepEvents, plan: StepPlan | None, stamp_ns: int) -> None:
-        stats = self.stats.snapshot(self.scheduler, plan, self.step_age_ms(stamp_ns))
-        self.transport.send(to_outputs(events, stats, stamp_ns, self.limits.plan.vocab_size))
-        self.last_sent_ns = stamp_ns
+    def _step_age_ms(self, now_ns: int) -> int:
+        """How long the step now running has run; 0 between steps."""
+        return max(now_ns - self._running_since_ns, 0) // 1_000_000 if self._in_flight else 0
 
-    def step_age_ms(self, now_ns: int) -> int:
-        """How long the oldest outstanding step has run; 0 between steps."""
-        return max(now_ns - self.in_flight[0][2], 0) // 1_000_000 if self.in_flight else 0
+    def keys_in_flight(self) -> NDArray[np.uint64]:
+        """Request keys of the steps outstanding."""
+        keys = [self.scheduler.rows.key[plan.row] for plan, _ in self._in_flight]
+        return np.unique(np.concatenate(keys)) if keys else np.zeros(0, np.uint64)
+
+    # ---- between steps ----------------------------------------------------------------------------------------------
 
     @property
     def has_news(self) -> bool:
         """Whether requests ended or were stamped outside of a step."""
         return bool(self.scheduler.ended or self.scheduler.stamps)
 
-    def keys_in_flight(self) -> np.ndarray:
-        """Request keys of the steps outstanding, u64."""
-        keys = [self.scheduler.rows.key[plan.row] for plan, _, _ in self.in_flight]
-        return np.unique(np.concatenate(keys)) if keys else np.zeros(0, np.uint64)
+    def prepare_wait(self) -> int:
+        """Tell the front end what must not wait for a step; returns the most milliseconds the loop may rest."""
+        now = time.monotonic_ns()
+        self.scheduler.expire(now)
+        if self._is_due(now):
+            self._send(idle_events(self.scheduler), None, now)
+        return _ceil_ms(self._next_due_ns() - now)
+
+    def _is_due(self, now_ns: int) -> bool:
+        if not self.transport.has_room:
+            return False  # the front end takes nothing: a heartbeat would only lengthen the queue
+        if self.scheduler.ended or (self.has_news and not self._in_flight):
+            return True
+        return now_ns >= self._next_message_ns()
+
+    def _next_message_ns(self) -> int:
+        progress_ns = self.progress.due_ns
+        due = self._last_sent_ns + self.heartbeat_ns
+        if progress_ns is not None:
+            due = min(due, max(progress_ns, self._last_sent_ns + _GAUGE_INTERVAL_NS))
+        if self.has_news or self.stats.gauges_differ(self.scheduler):
+            due = min(due, self._last_sent_ns + _GAUGE_INTERVAL_NS)
+        return due
+
+    def _next_due_ns(self) -> int:
+        due = self._next_message_ns()
+        for other in (self.scheduler.next_deadline_ns, self._stop_at_ns):
+            if other is not None:
+                due = min(due, other)
+        return due
+
+
+def _ceil_ms(duration_ns: int) -> int:
+    return max(-(-duration_ns // 1_000_000), 0)

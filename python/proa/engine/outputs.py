@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from proa.sched.events import StepEvents
+from proa.sched.events import NO_STOP_TOKEN, DrawnRows, Ended, StepEvents
 from proa.sched.plan import LogprobColumns
 from proa.wire import (
+    LOGPROBS_NONE,
+    LOGPROBS_VOCABULARY,
     Detail,
     Prefill,
     PromptLogprobs,
@@ -25,20 +27,17 @@ def to_outputs(events: StepEvents, stats: SchedulerStats, stamp_ns: int, vocab_s
     `vocab_size` resolves a row that asked for the whole vocabulary to its number of entries.
     """
     outputs = StepOutputs(stamp_ns, stats)
-    outputs.details = [Detail(row, message) for row, message in events.details]
-    if len(events.key):
-        drawn = events.num_tokens > 0
-        outputs.rows = Rows(
-            request_key=events.key.astype(np.uint64, copy=False),
-            num_tokens=events.num_tokens,
-            token_ids=events.token[drawn].astype(np.uint32),
-            finish=events.finish,
-            stop_token=events.stop_token,
-        )
-        if events.logprobs is not None:
-            outputs.sampled_logprobs = _sampled(events, events.logprobs, drawn, vocab_size)
+    drawn = events.drawn
+    if drawn is not None:
+        outputs.rows = _rows(drawn)
+        if drawn.logprobs is not None:
+            outputs.sampled_logprobs = _sampled(drawn, drawn.logprobs, len(events.ended), vocab_size)
+    if events.ended:
+        outputs.rows = _with_ended(outputs.rows, events.ended)
+    if events.details or events.ended:
+        outputs.details = _details(events)
     if events.prefills:
-        outputs.prefill = _prefill(events)
+        outputs.prefill = _prefill(events, outputs.rows)
     if events.prompt_logprobs:
         outputs.prompt_logprobs = _prompt(events, vocab_size)
     if events.stamps:
@@ -51,8 +50,40 @@ def to_outputs(events: StepEvents, stats: SchedulerStats, stamp_ns: int, vocab_s
     return outputs
 
 
+def _rows(drawn: DrawnRows) -> Rows:
+    has_token = drawn.num_tokens > 0
+    token = drawn.token if has_token.all() else drawn.token[has_token]
+    return Rows(drawn.key, drawn.num_tokens, token.astype(np.uint32), drawn.finish, drawn.stop_token)
+
+
+def _with_ended(rows: Rows | None, ended: list[Ended]) -> Rows:
+    """Put the rows of requests that end without a token behind the others."""
+    count = len(ended)
+    key = np.array([end.key for end in ended], np.uint64)
+    finish = np.array([end.finish for end in ended], np.uint8)
+    num_tokens, stop_token = np.zeros(count, np.uint16), np.full(count, NO_STOP_TOKEN, np.int32)
+    if rows is None:
+        return Rows(key, num_tokens, np.zeros(0, np.uint32), finish, stop_token)
+    return Rows(
+        request_key=np.concatenate([rows.request_key, key]),
+        num_tokens=np.concatenate([rows.num_tokens, num_tokens]),
+        token_ids=rows.token_ids,
+        finish=np.concatenate([rows.finish, finish]),
+        stop_token=np.concatenate([rows.stop_token, stop_token]),
+    )
+
+
+def _details(events: StepEvents) -> list[Detail]:
+    first = 0 if events.drawn is None else len(events.drawn.key)
+    details = [Detail(first + i, end.detail) for i, end in enumerate(events.ended) if end.detail]
+    if events.details and events.drawn is not None:
+        keys = events.drawn.key.tolist()
+        details += [Detail(keys.index(key), line) for key, line in events.details.items()]
+    return details
+
+
 def _entries(k: np.ndarray, vocab_size: int) -> np.ndarray:
-    return np.where(k == -2, vocab_size, k).astype(np.int32)
+    return np.where(k == LOGPROBS_VOCABULARY, vocab_size, k).astype(np.int32)
 
 
 def _top(columns: LogprobColumns, rows: np.ndarray, k: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -61,21 +92,29 @@ def _top(columns: LogprobColumns, rows: np.ndarray, k: np.ndarray) -> tuple[np.n
     return columns.top_ids[rows][wanted].astype(np.uint32), columns.top_values[rows][wanted]
 
 
-def _sampled(events: StepEvents, columns: LogprobColumns, drawn: np.ndarray, vocab_size: int) -> SampledLogprobs:
-    k = _entries(events.num_logprobs, vocab_size)
-    rows = np.flatnonzero((k >= 0) & drawn)
+def _sampled(drawn: DrawnRows, columns: LogprobColumns, num_ended: int, vocab_size: int) -> SampledLogprobs:
+    k = _entries(drawn.num_logprobs, vocab_size)
+    rows = np.flatnonzero((k >= 0) & (drawn.num_tokens > 0))
     top_ids, top_values = _top(columns, rows, k[rows])
+    if num_ended:
+        k = np.concatenate([k, np.full(num_ended, LOGPROBS_NONE, np.int32)])
     return SampledLogprobs(k, columns.value[rows], columns.rank[rows].astype(np.uint32), top_ids, top_values)
 
 
-def _prefill(events: StepEvents) -> Prefill:
-    row_of = {key: row for row, key in enumerate(events.key.tolist())}
-    told = [(row_of[p.key], p.computed, p.cached) for p in events.prefills if p.key in row_of]
-    row, computed, cached = (
-        (np.array(column, np.uint32) for column in zip(*told, strict=True)) if told else (np.zeros(0, np.uint32),) * 3
+def _prefill(events: StepEvents, rows: Rows | None) -> Prefill:
+    assert rows is not None, "a completed prompt draws a token or ends"
+    row_of = {key: row for row, key in enumerate(rows.request_key.tolist())}
+    told = events.prefills
+    none = np.zeros(len(told), np.uint32)
+    return Prefill(
+        prefill_row=np.array([row_of[prefill.key] for prefill in told], np.uint32),
+        num_computed=np.array([prefill.computed for prefill in told], np.uint32),
+        num_cached_device=np.array([prefill.cached for prefill in told], np.uint32),
+        num_cached_host=none,
+        num_cached_disk=none,
+        num_cached_peer=none,
+        num_cached_other=none,
     )
-    none = np.zeros(len(row), np.uint32)
-    return Prefill(row, computed, cached, none, none, none, none)
 
 
 def _prompt(events: StepEvents, vocab_size: int) -> PromptLogprobs:

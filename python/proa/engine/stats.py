@@ -7,10 +7,14 @@ import resource
 import time
 from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import TYPE_CHECKING
 
 from proa.sched.plan import StepMode, StepPlan
 from proa.sched.scheduler import Scheduler
 from proa.wire import SchedulerStats
+
+if TYPE_CHECKING:
+    from proa.engine.core import EngineCore
 
 _PROCESS_INTERVAL_NS = 1_000_000_000
 
@@ -46,9 +50,10 @@ class StatsBook:
         self.step_ns[phase] += now - since_ns
         return now
 
-    def snapshot(self, scheduler: Scheduler, step: StepPlan | None, step_age_ms: int) -> SchedulerStats:
+    def snapshot(self, core: EngineCore, step: StepPlan | None, step_age_ms: int) -> SchedulerStats:
         """Return the state now; `step` is the step that has just been applied, None outside of one."""
         self.seq += 1
+        scheduler = core.scheduler
         counters = scheduler.counters
         self._last_gauges = self._gauges(scheduler)
         stats = SchedulerStats(
@@ -56,7 +61,7 @@ class StatsBook:
             seq=self.seq,
             num_running=scheduler.num_running,
             num_waiting=len(scheduler.waiting),
-            waiting_causes=self._causes(scheduler),
+            waiting_causes=scheduler.waiting.causes(),
             kv_blocks_used=scheduler.pool.num_held,
             kv_blocks_total=scheduler.pool.num_blocks,
             sleep_state=0,
@@ -78,6 +83,8 @@ class StatsBook:
             finished_row_tokens=counters.finished_row_tokens,
             num_corrupted=counters.num_corrupted,
         )
+        if core.transport.bad_frames:
+            stats.fallbacks = {f"wire/{reason}": count for reason, count in core.transport.bad_frames.items()}
         self._add_process(stats)
         return stats
 
@@ -88,17 +95,6 @@ class StatsBook:
     @staticmethod
     def _gauges(scheduler: Scheduler) -> tuple[object, ...]:
         return (scheduler.num_running, len(scheduler.waiting), scheduler.pool.num_held, scheduler.is_paused)
-
-    @staticmethod
-    def _causes(scheduler: Scheduler) -> list[int]:
-        """Causes as of the last planning; requests that came or went since then are put to the first cause met."""
-        causes = list(scheduler.waiting_causes)
-        surplus = len(scheduler.waiting) - sum(causes)
-        for index in [scheduler.head_cause or 0, *range(len(causes))]:
-            change = max(surplus, -causes[index])
-            causes[index] += change
-            surplus -= change
-        return causes
 
     def _add_process(self, stats: SchedulerStats) -> None:
         now = time.monotonic_ns()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from proa.errors import ErrorKind, FinishCode, ProaError
+from proa.sched.scheduler import Pause, Scheduler
 from proa.wire import Utility, UtilityReply
 
 if TYPE_CHECKING:
@@ -28,70 +29,76 @@ def call_utility(core: EngineCore, call: Utility) -> UtilityReply:
         return UtilityReply.failed(call.call_id, error.kind, error.message)
 
 
-def _argument(args: dict[str, Any], name: str, kind: type) -> Any:
-    value = args.get(name)
-    if not isinstance(value, kind):
-        raise ProaError(ErrorKind.INVALID_TYPE, f"{name} must be a {kind.__name__}")
+def _only(args: dict[str, Any], *names: str) -> None:
+    """Nothing is accepted and ignored."""
+    for name in args:
+        if name not in names:
+            raise ProaError(ErrorKind.UNKNOWN_FIELD, f"unknown argument {name}")
+
+
+def _argument(args: dict[str, Any], name: str, default: Any) -> Any:
+    value = args.get(name, default)
+    if type(value) is not type(default):
+        raise ProaError(ErrorKind.INVALID_TYPE, f"{name} must be a {type(default).__name__}")
     return value
 
 
 def _pause(core: EngineCore, args: dict[str, Any]) -> bool:
-    mode = _argument(args, "mode", str)
-    clear_cache = _argument(args, "clear_cache", bool)
-    if mode not in ("abort", "wait", "keep"):
-        raise ProaError(ErrorKind.INVALID_VALUE, f"pause mode {mode!r}; known: abort, wait, keep")
+    """Set the state (beam-search-and-pause.md section 5); that it is reached shows as `paused` in the stats."""
+    _only(args, "mode", "clear_cache")
+    mode = _argument(args, "mode", "abort")
+    clears = _argument(args, "clear_cache", mode != "keep")
     scheduler = core.scheduler
+    if mode not in ("abort", "wait", "keep"):
+        raise ProaError(ErrorKind.INVALID_VALUE, "mode must be abort, wait or keep")
+    if mode == "keep" and clears:
+        raise ProaError(ErrorKind.INVALID_VALUE, "clear_cache does not go with mode keep: frozen requests hold blocks")
+    if mode == "wait" and scheduler.pause is Pause.ALL:
+        raise ProaError(ErrorKind.CONFLICT, "the engine is paused with mode keep", "already_active")
+    scheduler.pause = Pause.ALL if mode == "keep" else Pause.NEW
+    core.clears_cache = clears
     if mode == "abort":
-        for key in list(scheduler.row_of):
+        for key in scheduler.in_flight_keys():
             scheduler.end(key, FinishCode.PAUSED)
-    scheduler.admits = False
-    scheduler.frozen = mode == "keep"
-    if clear_cache:
-        scheduler.pool.reset_cache()
     return True
 
 
 def _resume(core: EngineCore, args: dict[str, Any]) -> bool:
-    core.scheduler.admits = True
-    core.scheduler.frozen = False
+    _only(args)
+    core.scheduler.pause = Pause.RUNNING
+    core.clears_cache = False
     return True
 
 
 def _is_paused(core: EngineCore, args: dict[str, Any]) -> bool:
-    return not core.scheduler.admits or core.scheduler.frozen
+    _only(args)
+    return core.scheduler.pause is not Pause.RUNNING
 
 
 def _reset_prefix_cache(core: EngineCore, args: dict[str, Any]) -> bool:
-    """True if nothing was held, so that no block of before can be found again."""
-    idle = core.scheduler.pool.num_held == 0
-    if idle:
-        core.scheduler.pool.reset_cache()
-    return idle
+    """True if no block of before can be found again: nothing was held, or all who held one are computed again."""
+    _only(args, "running", "external")
+    running = _argument(args, "running", False)
+    _argument(args, "external", False)  # there is no other tier: nothing of it is left either way
+    if not running and core.scheduler.pool.num_held:
+        return False
+    core.scheduler.reset_cache()
+    return True
 
 
 def _block_audit(core: EngineCore, args: dict[str, Any]) -> dict[str, int]:
+    _only(args)
     audit = core.scheduler.audit()
     return {"held": audit.held, "cached": audit.cached, "free": audit.free, "leaked": audit.leaked}
 
 
 def _explain(core: EngineCore, args: dict[str, Any]) -> dict[str, bytes]:
     """Columns over the asked keys that are known: where each stands and why it waits."""
-    wanted = np.frombuffer(_argument(args, "keys", bytes), "<u8").tolist()
-    scheduler = core.scheduler
-    place = {request.key: index for index, request in enumerate(scheduler.waiting.in_order())}
-    rows: list[tuple[int, ...]] = []
-    for key in wanted:
-        if key in scheduler.row_of:
-            row = scheduler.row_of[key]
-            r = scheduler.rows
-            prompt = bool(r.prefill_end[row])
-            state = _FINISHING if scheduler.is_leaving(row) else _PREFILL if prompt else _DECODE
-            rows.append(
-                (key, state, _NOT_QUEUED, 0, int(r.cached_tokens[row]), int(r.computed[row]), int(r.num_blocks[row]))
-            )
-        elif key in place:
-            cause = scheduler.cause_of.get(key, scheduler.head_cause or 0)
-            rows.append((key, _QUEUED, int(cause), place[key], 0, 0, 0))
+    _only(args, "keys")
+    keys = _argument(args, "keys", b"")
+    if len(keys) % 8:
+        raise ProaError(ErrorKind.INVALID_VALUE, "keys must be u64 numbers")
+    rows = [row for key in np.frombuffer(keys, "<u8").tolist() if (row := _standing(core.scheduler, key)) is not None]
     names = ("key", "state", "reason", "position", "cached", "computed", "blocks")
     types = ("<u8", "u1", "u1", "<u4", "<u4", "<u4", "<u4")
     return {
@@ -100,8 +107,24 @@ def _explain(core: EngineCore, args: dict[str, Any]) -> dict[str, bytes]:
     }
 
 
+def _standing(scheduler: Scheduler, key: int) -> tuple[int, ...] | None:
+    waiting = scheduler.waiting.get(key)
+    if waiting is not None:
+        return (key, _QUEUED, scheduler.waiting.cause_of(key), scheduler.waiting.place(waiting), 0, 0, 0)
+    row = scheduler.service.row_of.get(key)
+    if row is None:
+        return None
+    computed = int(scheduler.rows.computed[row])
+    state = _PREFILL if computed < scheduler.rows.prefill_end[row] else _DECODE
+    if not scheduler.service.has(row):
+        state = _FINISHING
+    num_cached = int(scheduler.blocks.num_hit[row]) * scheduler.limits.block_size
+    return (key, state, _NOT_QUEUED, 0, num_cached, computed - num_cached, int(scheduler.blocks.num_blocks[row]))
+
+
 def _get_settings(core: EngineCore, args: dict[str, Any]) -> dict[str, Any]:
     """No engine setting is live in this release."""
+    _only(args)
     return {}
 
 

@@ -25,13 +25,21 @@ def make_executor(config: EngineConfig) -> Executor:
 
 
 def _null_limits(config: EngineConfig) -> PlanLimits:
+    """Limits without a device behind them: as configured, else those of a middling model.
+
+    A token costs one byte of pretended KV memory, so `kv_cache_memory_bytes` sets the pool's size in tokens.
+    """
     max_model_len = config.max_model_len or 8192
     max_num_seqs = config.max_num_seqs or 256
+    num_tokens = config.kv_cache_memory_bytes or max(max_num_seqs * 1024, max_model_len)
+    num_blocks = num_tokens // config.block_size
+    if num_blocks == 0:
+        raise StartFailed("start_memory", f"kv_cache_memory_bytes {num_tokens} holds no block of {config.block_size}")
     return PlanLimits(
         max_num_seqs=max_num_seqs,
         max_num_batched_tokens=config.max_num_batched_tokens or 8192,
         max_model_len=max_model_len,
-        num_blocks=max(max_num_seqs * 1024, max_model_len) // config.block_size,
+        num_blocks=num_blocks,
         block_size=config.block_size,
         vocab_size=config.tokenizer_vocab_size or 49152,
     )
