@@ -51,7 +51,7 @@ format:
 	$(BIN)/ruff check --fix .
 
 bench: build-test
-	PYTHONPATH=python $(BIN)/python benchmarks/engine_loop.py
+	PYTHONPATH=python $(BIN)/python benchmarks/loop/bench_loop.py
 
 fuzz: build-test
 	PROPTEST_CASES=20000 cargo test --release --locked
