@@ -287,7 +287,7 @@ impl ChatTemplate {
             .get_template(NAME)
             .map_err(|error| api_error(&error))?;
         let result = template
-            .render_captured_to(Value::from_iter(context), &mut output)
+            .render_captured_to(Value::from_pairs(context), &mut output)
             .map(|_| ());
         if output.is_full {
             return Err(limit_exceeded(

@@ -2,7 +2,12 @@
 //!
 //! One file a concern. No panic crosses into Python: `PanicException` is no `Exception`, so every entry catches.
 
+mod chat;
 mod command;
+mod guard;
+mod json;
+mod model;
+mod tokenizer;
 
 use pyo3::prelude::*;
 
@@ -10,5 +15,11 @@ use pyo3::prelude::*;
 #[pymodule]
 fn _rust(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(command::main, module)?)?;
+    module.add_function(wrap_pyfunction!(model::open_model, module)?)?;
+    module.add_class::<model::Model>()?;
+    module.add_class::<model::Tensor>()?;
+    module.add_class::<tokenizer::Tokenizer>()?;
+    module.add_class::<chat::ChatTemplate>()?;
+    module.add("ModelError", module.py().get_type::<model::ModelError>())?;
     Ok(())
 }
