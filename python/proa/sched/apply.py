@@ -60,8 +60,8 @@ def _take_told(scheduler: Scheduler, events: StepEvents) -> None:
     if scheduler.stamps:
         events.stamps, scheduler.stamps = scheduler.stamps, []
     if scheduler.ended:
-        events.ended += scheduler.ended
-        scheduler.ended = []
+        events.ended += scheduler.ended.values()
+        scheduler.ended = {}
     if scheduler.usage:
         events.usage += scheduler.usage
         scheduler.usage = []

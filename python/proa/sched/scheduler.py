@@ -62,7 +62,7 @@ class Scheduler:
     """Owns waiting and running requests, their blocks, and the order of service.
 
     Attributes:
-        stamps, ended: what is to be told with the next message; `apply` takes them.
+        stamps, ended, usage: what is to be told with the next message; `apply` takes them.
         planned: plans whose results have not been applied, oldest first.
         last_now_ns: time of the last planning.
     """
@@ -83,7 +83,7 @@ class Scheduler:
         self.applied_step = 0
         self.last_now_ns = 0
         self.stamps: list[tuple[int, int, int]] = []
-        self.ended: list[Ended] = []
+        self.ended: dict[int, Ended] = {}
         self.usage: list[tuple[int, int]] = []
         # One scored and one drawn token fit any step, or they would wait for ever.
         self._logprob_bytes = max(config.logprob_bytes, 2 * self.rows.bytes_of(LOGPROBS_VOCABULARY))
@@ -115,7 +115,7 @@ class Scheduler:
     def refuse(self, key: int, detail: str) -> None:
         """Answer a request that broke a limit and was never queued; an open key keeps its first request."""
         if not self.knows(key):
-            self.ended.append(Ended(key, FinishCode.REFUSED, detail))
+            self.ended[key] = Ended(key, FinishCode.REFUSED, detail)
 
     def abort(self, key: int) -> bool:
         """End a request whose record the front end has closed: no row answers. False if the key is unknown."""
@@ -141,12 +141,12 @@ class Scheduler:
         return request
 
     def _tell_end(self, request: Request, finish: FinishCode, detail: str = "") -> None:
-        self.ended.append(Ended(request.key, finish, detail))
+        self.ended[request.key] = Ended(request.key, finish, detail)
         self.usage.append((request.key, request.num_recomputed))
 
     def knows(self, key: int) -> bool:
-        """Whether a request with this key waits or runs."""
-        return key in self.waiting or key in self.service.row_of
+        """Whether a request with this key waits or runs, or its end is still to be told."""
+        return key in self.waiting or key in self.service.row_of or key in self.ended
 
     def in_flight_keys(self) -> list[int]:
         """Keys of requests that were admitted at least once: running ones, and preempted ones in the queue."""
