@@ -10,10 +10,12 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 import zmq
 
+import proa
 from proa.executor.null import token_of
 from proa.wire import (
     LOGPROBS_NONE,
@@ -116,7 +118,8 @@ class FrontEnd:
         os.write(write, text.encode())
         os.close(write)
         command = [sys.executable, "-m", "proa.engine", "--config-fd", str(read)]
-        self.process = subprocess.Popen(command, pass_fds=[read], stderr=subprocess.PIPE)
+        environment = os.environ | {"PYTHONPATH": str(Path(proa.__file__).parents[1])}
+        self.process = subprocess.Popen(command, pass_fds=[read], stderr=subprocess.PIPE, env=environment)
         os.close(read)
 
     def exit_code(self) -> int:
@@ -268,8 +271,10 @@ class FrontEnd:
     def await_idle(self) -> None:
         """Wait until the stats say that nothing is held and nothing waits."""
         self.until(
-            lambda: self.stats is not None
-            and self.stats.num_running == self.stats.num_waiting == self.stats.kv_blocks_used == 0
+            lambda: (
+                self.stats is not None
+                and self.stats.num_running == self.stats.num_waiting == self.stats.kv_blocks_used == 0
+            )
         )
 
 

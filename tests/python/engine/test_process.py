@@ -195,7 +195,7 @@ def test_a_doubled_key_is_served_once(shared: FrontEnd) -> None:
 
 def test_columns_that_do_not_match_are_answered_for_every_readable_key(shared: FrontEnd) -> None:
     frames = encode(make_add(ask(600, [1, 2]), ask(601, [3])))
-    at = 2 + [name for name in make_add(ask(1, [1])).columns.__slots__].index("prompt_ids")
+    at = 2 + list(make_add(ask(1, [1])).columns.__slots__).index("prompt_ids")
     frames[at] = frames[at][:-4]
     shared.send_frames(frames)
     shared.await_finish(600, 601)
