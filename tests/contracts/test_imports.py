@@ -1,85 +1,129 @@
-"""Policy and transport never bring in a model library: importing them is cheap, and the front end stays small."""
+"""Lower never imports higher, in both languages; torch stays where devices are; the front end's half has none of it."""
 
 from __future__ import annotations
 
-import ast
+import re
 import subprocess
 import sys
-from pathlib import Path
+import tomllib
 
 import pytest
+from source_tree import ROOT, imports_of, package_modules
 
-PACKAGE = Path(__file__).parents[2] / "python" / "proa"
-POLICY = ("sched", "kvcache", "engine", "wire", "transport", "request", "config", "env", "errors", "executor.null")
-FORBIDDEN = ("torch", "transformers", "triton")
+#: Python modules from low to high, by prefix; a module imports from its own layer and lower ones.
+LAYERS: list[list[str]] = [
+    ["proa._tables", "proa._rust"],
+    ["proa.errors", "proa.env"],
+    ["proa.config", "proa.sched.plan", "proa.sched.plan_check", "proa.wire"],
+    ["proa.request", "proa.transport", "proa.executor.interface"],
+    ["proa.kvcache"],
+    ["proa.sched"],
+    ["proa.platform"],
+    ["proa.ops"],
+    ["proa.layers"],
+    ["proa.models"],
+    ["proa.weights"],
+    ["proa.sample"],
+    ["proa.program"],
+    ["proa.worker"],
+    ["proa.executor"],
+    ["proa.engine"],
+    ["proa.cli", "proa.llm"],
+]
 
+#: Where torch may be imported; transformers nowhere in the package.
+TORCH = ("proa.ops", "proa.worker", "proa.executor.torch")
 
-def test_importing_policy_loads_no_model_library() -> None:
-    names = [f"proa.{name}" for name in POLICY]
-    names += [
-        ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts)
-        for folder in ("sched", "kvcache", "engine", "config")
-        for path in sorted((PACKAGE / folder).glob("*.py"))
-        if path.stem not in ("__init__", "__main__")
-    ]
-    code = f"import sys\nfor name in {names!r}: __import__(name)\nprint([m for m in {FORBIDDEN!r} if m in sys.modules])"
-    found = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=PACKAGE.parent
-    ).stdout
-    assert found.strip() == "[]"
-
-
-def imported(path: Path) -> set[str]:
-    """Every module a file names in an import, wherever it stands."""
-    names: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module is not None:
-            names.add(node.module)
-    return names
-
-
-#: Folder or file -> the parts of the package it must not import: lower never imports higher.
-RULES = {
-    "kvcache": ("sched.scheduler", "sched.apply", "engine", "executor", "transport", "worker", "ops", "models"),
-    "sched": ("engine", "executor", "transport", "worker", "ops", "models", "wire"),
-    "transport.py": ("sched", "engine", "executor", "kvcache"),
-    "wire.py": ("sched", "engine", "executor", "kvcache", "transport", "request"),
-    "request.py": ("engine", "executor", "kvcache", "transport", "wire"),
-    "executor": ("engine", "transport", "sched.scheduler", "sched.apply", "kvcache"),
+#: Rust crates and what they may depend on (ARCHITECTURE.md section 6); not written = nothing of ours.
+CRATES: dict[str, set[str]] = {
+    "limits": set(),
+    "wire": {"limits"},
+    "metrics": {"limits"},
+    "engine-client": {"wire", "metrics", "limits"},
+    "model-files": set(),
+    "text": {"limits", "model-files"},
+    "chat": {"text", "limits", "model-files"},
+    "server": {"chat", "text", "engine-client", "metrics", "limits", "wire", "model-files"},
+    "cli": {"server", "chat", "text", "engine-client", "metrics", "limits", "wire", "model-files"},
+    "cpu": set(),
+    "cuda": set(),
+    "pyext": {"cli", "chat", "text", "wire", "model-files", "limits", "cpu"},
+    "mock-engine": {"limits", "wire"},
 }
 
 
-@pytest.mark.parametrize("place", RULES)
-def test_lower_parts_do_not_import_higher_ones(place: str) -> None:
-    root = PACKAGE / place
-    for path in [root] if root.is_file() else sorted(root.rglob("*.py")):
-        for name in imported(path):
-            assert not any(name == f"proa.{part}" or name.startswith(f"proa.{part}.") for part in RULES[place]), (
-                f"{path.name} imports {name}"
-            )
+def layer_of(module: str) -> int:
+    """Return the layer of the longest prefix that names the module."""
+    best = (-1, -1)
+    for index, prefixes in enumerate(LAYERS):
+        for prefix in prefixes:
+            if module == prefix or module.startswith((prefix + ".", "proa.wire_" if prefix == "proa.wire" else prefix + ".")):
+                best = max(best, (len(prefix), index))
+    if best[1] < 0:
+        raise AssertionError(f"{module} has no layer: add it to LAYERS and to ARCHITECTURE.md")
+    return best[1]
 
 
-@pytest.mark.parametrize("folder", ["sched", "kvcache", "engine", "config"])
-def test_policy_names_no_model_library(folder: str) -> None:
-    for path in (PACKAGE / folder).rglob("*.py"):
-        assert not imported(path) & set(FORBIDDEN), path.name
+MODULES = [(name, path) for name, path in package_modules() if name != "proa"]
 
 
-def test_no_pickle_marshal_or_eval_is_reachable_from_the_socket() -> None:
-    for path in [*PACKAGE.glob("wire*.py"), PACKAGE / "transport.py", *(PACKAGE / "engine").glob("*.py")]:
-        assert not imported(path) & {"pickle", "marshal", "shelve", "cloudpickle"}
-        calls = [
-            n.func.id
-            for n in ast.walk(ast.parse(path.read_text()))
-            if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)
-        ]
-        assert not {"eval", "exec", "compile"} & set(calls), path.name
+@pytest.mark.parametrize(("module", "path"), MODULES, ids=[name for name, _ in MODULES])
+def test_lower_never_imports_higher(module: str, path) -> None:
+    known = {name for name, _ in package_modules()} | {"proa._rust"}
+    for imported in imports_of(path):
+        if imported.startswith("proa.") and imported in known:
+            assert layer_of(imported) <= layer_of(module), f"{module} imports {imported}"
 
 
-def test_environment_variables_are_read_in_one_place() -> None:
-    for path in PACKAGE.rglob("*.py"):
-        text = path.read_text(encoding="utf-8")
-        if path.name != "env.py":
-            assert "PROA_" not in text or "env.read(" in text, f"{path.name} names a PROA_ variable"
+@pytest.mark.parametrize(("module", "path"), MODULES, ids=[name for name, _ in MODULES])
+def test_torch_is_imported_only_where_devices_are(module: str, path) -> None:
+    heavy = {imported.split(".")[0] for imported in imports_of(path)} & {"torch", "triton", "transformers"}
+    if module.startswith(TORCH):
+        heavy -= {"torch", "triton"}
+    assert not heavy, f"{module} imports {heavy}"
+
+
+def test_policy_runs_in_a_process_without_torch() -> None:
+    policy = ("proa.sched", "proa.kvcache", "proa.engine", "proa.wire", "proa.transport", "proa.config", "proa.request")
+    modules = [m for m, _ in MODULES if m.startswith(policy) and not m.endswith("__main__")]
+    assert len(modules) > 10
+    program = f"import importlib, sys\nfor m in {modules!r}: importlib.import_module(m)\n"
+    program += "print(sorted({m.split('.')[0] for m in sys.modules} & {'torch', 'transformers', 'triton'}))"
+    run = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT / "python", capture_output=True, text=True, check=True
+    )
+    assert run.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("manifest", sorted((ROOT / "rust").glob("*/Cargo.toml")), ids=lambda path: path.parent.name)
+def test_crates_depend_downwards_only(manifest) -> None:
+    table = tomllib.loads(manifest.read_text())
+    crate = manifest.parent.name
+    assert crate in CRATES, f"{crate}: add it to CRATES and to ARCHITECTURE.md"
+    ours = {name for name in table.get("dependencies", {}) if (ROOT / "rust" / name).is_dir()}
+    assert ours <= CRATES[crate], f"{crate} depends on {sorted(ours - CRATES[crate])}"
+
+
+def test_every_dependency_of_rust_is_a_workspace_dependency() -> None:
+    for manifest in (ROOT / "rust").glob("*/Cargo.toml"):
+        table = tomllib.loads(manifest.read_text())
+        for section in ("dependencies", "dev-dependencies", "build-dependencies"):
+            for name, value in table.get(section, {}).items():
+                assert isinstance(value, dict) and value.get("workspace"), f"{manifest}: {name}"
+
+
+def test_the_command_imports_only_the_extension() -> None:
+    ours = {imported for imported in imports_of(ROOT / "python/proa/cli.py") if imported.startswith("proa")}
+    assert ours == {"proa", "proa._rust"}
+    assert not set(imports_of(ROOT / "python/proa/__init__.py"))
+
+
+def test_every_dependency_has_its_reason_in_contributing() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    workspace = tomllib.loads((ROOT / "Cargo.toml").read_text())["workspace"]["dependencies"]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    python = [*project["dependencies"], *(d for extra in project["optional-dependencies"].values() for d in extra)]
+    names = [name for name, value in workspace.items() if not (isinstance(value, dict) and "path" in value)]
+    names += [re.match(r"[\w-]+", requirement)[0] for requirement in python]
+    missing = [name for name in names if f"`{name}`" not in text]
+    assert not missing
