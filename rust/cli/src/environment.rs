@@ -9,10 +9,16 @@ use crate::command_line::Assignment;
 use crate::flag::{self, Flag, Kind, TABLE};
 
 /// Variables that are no flags: (name, what it does).
-pub const VARIABLES: &[(&str, &str)] = &[(
-    "PROA_CACHE_DIR",
-    "folder of the downloaded default model; default $XDG_CACHE_HOME/proa or ~/.cache/proa",
-)];
+pub const VARIABLES: &[(&str, &str)] = &[
+    (
+        "PROA_CACHE_DIR",
+        "folder of the downloaded default model; default $XDG_CACHE_HOME/proa or ~/.cache/proa",
+    ),
+    (
+        "PROA_COMMIT",
+        "read when Proa is built: the commit that /metrics and /version name",
+    ),
+];
 
 /// The variable of another server that would leave a server open if it were skipped.
 const FOREIGN_KEY: &str = "VLLM_API_KEY";
