@@ -30,8 +30,8 @@ def registered_variables() -> set[str]:
 
 @pytest.mark.parametrize("name", [n for n in SOURCES if not n.endswith(("environment.rs", "settings.rs"))])
 def test_every_environment_variable_is_registered(name: str) -> None:
-    if name == "tests/contracts/test_words.py":
-        return
+    if name in ("tests/contracts/test_words.py", "tests/e2e/test_command.py"):
+        return  # both name variables that must be unknown
     used = set(VARIABLE.findall((ROOT / name).read_text()))
     used = {variable for variable in used if not variable.startswith("PROA_TEST_") and variable != "PROA_NAME"}
     if name.startswith(("csrc/", "rust/cpu/", "rust/cuda/")):
@@ -56,7 +56,8 @@ def test_no_path_or_host_of_one_machine(name: str) -> None:
     assert not re.search(r"pypi\.org|pythonhosted|crates\.io|download\.pytorch", text)
 
 
-@pytest.mark.parametrize("name", tracked(".rs"))
+# The scripted engine plays an engine's death.
+@pytest.mark.parametrize("name", [name for name in tracked(".rs") if not name.startswith("rust/mock-engine/")])
 def test_rust_never_aborts_on_panic(name: str) -> None:
     assert "process::abort" not in (ROOT / name).read_text()
 

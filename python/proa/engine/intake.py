@@ -50,6 +50,14 @@ class IntakeLimits:
     priorities: bool
 
 
+@dataclass(slots=True, frozen=True)
+class RowLists:
+    """The ragged columns of one row: prompt ids and stop ids, i32."""
+
+    ids: np.ndarray
+    stop: np.ndarray
+
+
 def to_requests(add: AddRequests, limits: IntakeLimits, now_ns: int) -> tuple[list[Request], list[tuple[int, str]]]:
     """Return the good requests, in order, and (key, reason) of the refused ones."""
     faults = request_faults(add, limits.plan.vocab_size)
@@ -65,9 +73,11 @@ def to_requests(add: AddRequests, limits: IntakeLimits, now_ns: int) -> tuple[li
             if key:
                 refused.append((key, reason))
             continue
-        ids = add.columns.prompt_ids[prompts[row] : prompts[row + 1]].astype(np.int32)
-        stop = add.columns.stop_ids[stops[row] : stops[row + 1]].astype(np.int32)
-        requests.append(_request(add, row, ids, stop, rare, now_ns))
+        lists = RowLists(
+            ids=add.columns.prompt_ids[prompts[row] : prompts[row + 1]].astype(np.int32),
+            stop=add.columns.stop_ids[stops[row] : stops[row + 1]].astype(np.int32),
+        )
+        requests.append(_request(add, row, lists, rare, now_ns))
     return requests, refused
 
 
@@ -91,8 +101,9 @@ def _limit_fault(add: AddRequests, row: int, rare: Rare | None, limits: IntakeLi
     return None
 
 
-def _request(add: AddRequests, row: int, ids: np.ndarray, stop: np.ndarray, rare: Rare | None, now_ns: int) -> Request:
+def _request(add: AddRequests, row: int, lists: RowLists, rare: Rare | None, now_ns: int) -> Request:
     c = add.columns
+    ids, stop = lists.ids, lists.stop
     deadline_ms = int(c.deadline_ms[row])
     flags = int(c.flags[row])
     scored = int(c.num_prompt_logprobs[row])
