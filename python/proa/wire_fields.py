@@ -20,10 +20,9 @@ T = TypeVar("T")
 
 
 class Field:
-    """Wire type of a field. `is_plain`: a value is packed as it is. `absent`: the value the key is left out for."""
+    """Wire type of a field. `is_plain`: a value is packed as it is."""
 
     is_plain = True
-    has_absent = False
 
     def pack(self, value: Any) -> Any:
         """The msgpack form of `value`."""
@@ -32,10 +31,6 @@ class Field:
     def unpack(self, value: Any, lenient: bool) -> Any:
         """The field's value from its msgpack form; BadFrame if that is of another type."""
         raise NotImplementedError
-
-    def is_absent(self, value: Any) -> bool:
-        """Whether the key is left out for `value`."""
-        return False
 
     def missing(self) -> Any:
         """The value when the key is missing."""
@@ -207,22 +202,12 @@ class Nullable(_Wrapped):
 class Optional(_Wrapped):
     """The key is left out for None."""
 
-    has_absent = True
-
-    def is_absent(self, value: Any) -> bool:
-        return value is None
-
     def missing(self) -> Any:
         return None
 
 
 class Listed(_Wrapped):
     """The key is left out for an empty list."""
-
-    has_absent = True
-
-    def is_absent(self, value: Any) -> bool:
-        return not value
 
     def missing(self) -> Any:
         return []
@@ -253,7 +238,9 @@ class _Schema:
         self.names = tuple(self.fields)
         getter = attrgetter(*self.names)
         self.values = getter if len(self.names) > 1 else lambda record: (getter(record),)
-        self.special = [(name, kind) for name, kind in self.fields.items() if kind.has_absent or not kind.is_plain]
+        self.optional = [name for name, kind in self.fields.items() if isinstance(kind, Optional)]
+        self.listed = [name for name, kind in self.fields.items() if isinstance(kind, Listed)]
+        self.packed = [(name, kind) for name, kind in self.fields.items() if not kind.is_plain]
 
 
 _SCHEMAS: dict[type, _Schema] = {}
@@ -276,12 +263,15 @@ def pack_record(record_: object) -> dict[str, Any]:
     """The map of a record, keys in the order of its fields."""
     schema = _SCHEMAS[type(record_)]
     entries = dict(zip(schema.names, schema.values(record_), strict=True))
-    for name, kind in schema.special:
-        value = entries[name]
-        if kind.is_absent(value):
+    for name in schema.optional:
+        if entries[name] is None:
             del entries[name]
-        elif not kind.is_plain:
-            entries[name] = kind.pack(value)
+    for name in schema.listed:
+        if not entries[name]:
+            del entries[name]
+    for name, kind in schema.packed:
+        if name in entries:
+            entries[name] = kind.pack(entries[name])
     return entries
 
 

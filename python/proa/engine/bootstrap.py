@@ -17,7 +17,6 @@ from proa.engine.core import EngineCore
 from proa.engine.intake import IntakeLimits
 from proa.engine.loop import run
 from proa.engine.start import Start, StartEnded
-from proa.engine.stats import StatsBook
 from proa.errors import EngineStartError, FailureKind
 from proa.executor.interface import Executor, ExecutorFacts, StartFailed, StepFailed
 from proa.executor.select import make_executor
@@ -100,8 +99,7 @@ def _make_core(start: Start, executor: Executor, facts: ExecutorFacts) -> Engine
     config = start.config
     policy = _policy(config, facts)
     limits = IntakeLimits(facts.limits, config.max_logprobs, config.scheduling_policy == "priority")
-    core = EngineCore(Scheduler(facts.limits, policy), executor, start.transport, limits)
-    core.stats = StatsBook(start.incarnation)
+    core = EngineCore(Scheduler(facts.limits, policy), executor, start.transport, limits, start.incarnation)
     core.parent_pid = config.parent_pid
     core.checks_plans = config.debug_kernels
     return core

@@ -37,12 +37,14 @@ class EngineCore:
         num_applied: steps applied.
     """
 
-    def __init__(self, scheduler: Scheduler, executor: Executor, transport: Transport, limits: IntakeLimits) -> None:
+    def __init__(
+        self, scheduler: Scheduler, executor: Executor, transport: Transport, limits: IntakeLimits, incarnation: int
+    ) -> None:
         self.scheduler = scheduler
         self.executor = executor
         self.transport = transport
         self.limits = limits
-        self.stats = StatsBook(0)
+        self.stats = StatsBook(incarnation, limits.plan.num_blocks)
         self.progress = ProgressBook()
         self.clears_cache = False
         self.checks_plans = False
@@ -101,7 +103,8 @@ class EngineCore:
             return True
         if self._stop_at_ns is None:
             return False
-        is_done = not self._drains or not (self.scheduler.has_work or self._in_flight or self.has_news)
+        open_ends = self.scheduler.has_work or self._in_flight or self.scheduler.ended
+        is_done = not (self._drains and open_ends)
         return is_done or time.monotonic_ns() >= self._stop_at_ns
 
     # ---- steps ------------------------------------------------------------------------------------------------------
@@ -162,42 +165,30 @@ class EngineCore:
 
     # ---- between steps ----------------------------------------------------------------------------------------------
 
-    @property
-    def has_news(self) -> bool:
-        """Whether requests ended or were stamped outside of a step."""
-        return bool(self.scheduler.ended or self.scheduler.stamps)
-
     def prepare_wait(self) -> int:
         """Tell the front end what must not wait for a step; returns the most milliseconds the loop may rest."""
         now = time.monotonic_ns()
         self.scheduler.expire(now)
-        if self._is_due(now):
-            self._send(idle_events(self.scheduler), None, now)
-        return _ceil_ms(self._next_due_ns() - now)
-
-    def _is_due(self, now_ns: int) -> bool:
-        if not self.transport.has_room:
-            return False  # the front end takes nothing: a heartbeat would only lengthen the queue
-        if self.scheduler.ended or (self.has_news and not self._in_flight):
-            return True
-        return now_ns >= self._next_message_ns()
-
-    def _next_message_ns(self) -> int:
-        progress_ns = self.progress.due_ns
-        due = self._last_sent_ns + self.heartbeat_ns
-        if progress_ns is not None:
-            due = min(due, max(progress_ns, self._last_sent_ns + _GAUGE_INTERVAL_NS))
-        if self.has_news or self.stats.gauges_differ(self.scheduler):
-            due = min(due, self._last_sent_ns + _GAUGE_INTERVAL_NS)
-        return due
-
-    def _next_due_ns(self) -> int:
         due = self._next_message_ns()
+        if not self.transport.has_room:
+            due = now + self.heartbeat_ns  # a message would only lengthen the queue; room ends the wait
+        elif now >= due:
+            self._send(idle_events(self.scheduler), None, now)
+            due = self._next_message_ns()
         for other in (self.scheduler.next_deadline_ns, self._stop_at_ns):
             if other is not None:
                 due = min(due, other)
+        return max(-(-(due - now) // 1_000_000), 0)
+
+    def _next_message_ns(self) -> int:
+        """When the front end must hear something, if no step ends before."""
+        if self.scheduler.ended or (self.scheduler.stamps and not self._in_flight):
+            return self._last_sent_ns
+        due = self._last_sent_ns + self.heartbeat_ns
+        soon = self._last_sent_ns + _GAUGE_INTERVAL_NS
+        progress_ns = self.progress.due_ns
+        if progress_ns is not None:
+            due = min(due, max(progress_ns, soon))
+        if self.scheduler.stamps or self.stats.gauges_differ(self.scheduler):
+            due = min(due, soon)
         return due
-
-
-def _ceil_ms(duration_ns: int) -> int:
-    return max(-(-duration_ns // 1_000_000), 0)

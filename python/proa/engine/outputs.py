@@ -29,7 +29,8 @@ def to_outputs(events: StepEvents, stats: SchedulerStats, stamp_ns: int, vocab_s
     outputs = StepOutputs(stamp_ns, stats)
     drawn = events.drawn
     if drawn is not None:
-        outputs.rows = _rows(drawn)
+        # Rows without a token are those whose logits were not finite; each has a line of detail.
+        outputs.rows = _rows(drawn, bool(events.details))
         if drawn.logprobs is not None:
             outputs.sampled_logprobs = _sampled(drawn, drawn.logprobs, len(events.ended), vocab_size)
     if events.ended:
@@ -50,9 +51,8 @@ def to_outputs(events: StepEvents, stats: SchedulerStats, stamp_ns: int, vocab_s
     return outputs
 
 
-def _rows(drawn: DrawnRows) -> Rows:
-    has_token = drawn.num_tokens > 0
-    token = drawn.token if has_token.all() else drawn.token[has_token]
+def _rows(drawn: DrawnRows, has_gaps: bool) -> Rows:
+    token = drawn.token[drawn.num_tokens > 0] if has_gaps else drawn.token
     return Rows(drawn.key, drawn.num_tokens, token.astype(np.uint32), drawn.finish, drawn.stop_token)
 
 

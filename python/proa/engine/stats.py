@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import resource
 import time
-from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
 from proa.sched.plan import StepMode, StepPlan
 from proa.sched.scheduler import Scheduler
+from proa.sched.waiting import Cause
 from proa.wire import SchedulerStats
 
 if TYPE_CHECKING:
@@ -29,63 +29,76 @@ class Phase(IntEnum):
     SEND = 4
 
 
-@dataclass(slots=True)
 class StatsBook:
     """What the loop counts, and the snapshots made of it."""
 
-    incarnation: int
-    seq: int = 0
-    num_steps: list[int] = field(default_factory=lambda: [0, 0, 0])
-    step_ns: list[int] = field(default_factory=lambda: [0, 0, 0, 0, 0])
-    _process_read_ns: int = 0
-    _last_gauges: tuple[object, ...] = ()
+    def __init__(self, incarnation: int, num_blocks: int) -> None:
+        self._stats = SchedulerStats(
+            incarnation=incarnation,
+            seq=0,
+            num_running=0,
+            num_waiting=0,
+            waiting_causes=[0] * len(Cause),
+            kv_blocks_used=0,
+            kv_blocks_total=num_blocks,
+            sleep_state=0,
+            paused=False,
+            step_age_ms=0,
+            step_num_tokens=0,
+            step_num_rows=0,
+            num_steps=[0] * len(StepMode),
+            step_ns=[0] * len(Phase),
+            prefix_queries=0,
+            prefix_hits=0,
+            external_queries=0,
+            external_hits=0,
+            resumed_queries=0,
+            resumed_hits=0,
+            mm_queries=0,
+            mm_hits=0,
+            recomputed_tokens=0,
+            finished_row_tokens=0,
+            num_corrupted=0,
+        )
+        self._process_read_ns = 0
+        self._last_gauges: tuple[object, ...] = ()
 
     def count_step(self, mode: StepMode) -> None:
         """Count an executed step."""
-        self.num_steps[mode] += 1
+        self._stats.num_steps[mode] += 1
 
     def spend(self, phase: Phase, since_ns: int) -> int:
         """Add the time since `since_ns` to a phase; return now."""
         now = time.monotonic_ns()
-        self.step_ns[phase] += now - since_ns
+        self._stats.step_ns[phase] += now - since_ns
         return now
 
     def snapshot(self, core: EngineCore, step: StepPlan | None, step_age_ms: int) -> SchedulerStats:
-        """Return the state now; `step` is the step that has just been applied, None outside of one."""
-        self.seq += 1
-        scheduler = core.scheduler
+        """Return the state now; `step` is the step that has just been applied, None outside of one.
+
+        The object is the same every time: encode it before the next call.
+        """
+        scheduler, stats = core.scheduler, self._stats
         counters = scheduler.counters
         self._last_gauges = self._gauges(scheduler)
-        stats = SchedulerStats(
-            incarnation=self.incarnation,
-            seq=self.seq,
-            num_running=scheduler.num_running,
-            num_waiting=len(scheduler.waiting),
-            waiting_causes=scheduler.waiting.causes(),
-            kv_blocks_used=scheduler.pool.num_held,
-            kv_blocks_total=scheduler.pool.num_blocks,
-            sleep_state=0,
-            paused=scheduler.is_paused,
-            step_age_ms=step_age_ms,
-            step_num_tokens=step.num_tokens if step is not None else 0,
-            step_num_rows=step.num_rows if step is not None else 0,
-            num_steps=list(self.num_steps),
-            step_ns=list(self.step_ns),
-            prefix_queries=counters.prefix_queries,
-            prefix_hits=counters.prefix_hits,
-            external_queries=0,
-            external_hits=0,
-            resumed_queries=counters.resumed_queries,
-            resumed_hits=counters.resumed_hits,
-            mm_queries=0,
-            mm_hits=0,
-            recomputed_tokens=counters.recomputed_tokens,
-            finished_row_tokens=counters.finished_row_tokens,
-            num_corrupted=counters.num_corrupted,
-        )
+        stats.seq += 1
+        stats.num_running = scheduler.num_running
+        stats.num_waiting = len(scheduler.waiting)
+        stats.waiting_causes = scheduler.waiting.causes()
+        stats.kv_blocks_used = scheduler.pool.num_held
+        stats.paused = scheduler.is_paused
+        stats.step_age_ms = step_age_ms
+        stats.step_num_tokens = step.num_tokens if step is not None else 0
+        stats.step_num_rows = step.num_rows if step is not None else 0
+        stats.prefix_queries, stats.prefix_hits = counters.prefix_queries, counters.prefix_hits
+        stats.resumed_queries, stats.resumed_hits = counters.resumed_queries, counters.resumed_hits
+        stats.recomputed_tokens = counters.recomputed_tokens
+        stats.finished_row_tokens = counters.finished_row_tokens
+        stats.num_corrupted = counters.num_corrupted
         if core.transport.bad_frames:
+            # The snapshot has no field of its own for them; the front end adds them to wire_bad_frames_total.
             stats.fallbacks = {f"wire/{reason}": count for reason, count in core.transport.bad_frames.items()}
-        self._add_process(stats)
+        self._read_process(time.monotonic_ns())
         return stats
 
     def gauges_differ(self, scheduler: Scheduler) -> bool:
@@ -94,13 +107,16 @@ class StatsBook:
 
     @staticmethod
     def _gauges(scheduler: Scheduler) -> tuple[object, ...]:
-        return (scheduler.num_running, len(scheduler.waiting), scheduler.pool.num_held, scheduler.is_paused)
+        causes = scheduler.waiting.causes() if len(scheduler.waiting) else None
+        return (scheduler.num_running, causes, scheduler.pool.num_held, scheduler.is_paused)
 
-    def _add_process(self, stats: SchedulerStats) -> None:
-        now = time.monotonic_ns()
-        if now - self._process_read_ns < _PROCESS_INTERVAL_NS:
+    def _read_process(self, now_ns: int) -> None:
+        """Once a second what the process costs; absent in all other snapshots."""
+        stats = self._stats
+        if now_ns - self._process_read_ns < _PROCESS_INTERVAL_NS:
+            stats.process_rss_bytes = stats.process_cpu_ns = stats.process_open_fds = None
             return
-        self._process_read_ns = now
+        self._process_read_ns = now_ns
         with open("/proc/self/statm", encoding="ascii") as statm:
             stats.process_rss_bytes = int(statm.read().split()[1]) * resource.getpagesize()
         stats.process_cpu_ns = time.process_time_ns()

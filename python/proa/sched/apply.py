@@ -27,7 +27,7 @@ def apply(scheduler: Scheduler, result: StepResult) -> StepEvents:
     planned = scheduler.planned.popleft()
     assert planned.plan.step == result.step, "results come in the order of submission"
     scheduler.applied_step = planned.plan.step
-    corrupted = find_corrupted(scheduler, planned, result) if result.nonfinite.any() else []
+    corrupted = find_corrupted(scheduler, planned, result) if np.count_nonzero(result.nonfinite) else []
     events = StepEvents()
     if scheduler.service.leaving:
         _count_waste(scheduler, planned)
@@ -41,7 +41,7 @@ def apply(scheduler: Scheduler, result: StepResult) -> StepEvents:
         _complete_prompts(scheduler, planned, corrupted, events)
     if corrupted:
         _end_corrupted(scheduler, corrupted, events)
-    if events.drawn is not None and events.drawn.finish.any():
+    if events.drawn is not None and np.count_nonzero(events.drawn.finish):
         _retire_finished(scheduler, events)
     if scheduler.service.leaving:
         scheduler.release_left()
@@ -81,9 +81,8 @@ def _take_drawn(
     r = scheduler.rows
     rows, ids, place = planned.plan.sample_row, result.sampled_ids, planned.place
     logprobs = result.logprobs
-    listens = r.listens[rows]
-    if not listens.all():
-        index = np.flatnonzero(listens)
+    if scheduler.service.leaving:  # only rows on their way out can have stopped to listen
+        index = np.flatnonzero(r.listens[rows])
         if len(index) == 0:
             return
         rows, ids, place = rows[index], ids[index], place[index]
@@ -92,7 +91,7 @@ def _take_drawn(
     finish = np.zeros(len(rows), np.uint8)
     stop_token = np.full(len(rows), NO_STOP_TOKEN, np.int32)
     full = place + 1 >= r.limit[rows]
-    if full.any():
+    if np.count_nonzero(full):
         finish[full] = _length_finish(r, rows[full])
     stopped = _stopped(r, rows, ids)
     if stopped is not None:
@@ -134,7 +133,7 @@ def _stopped(r: Rows, rows: I32, ids: I32) -> _Bool | None:
         if hit is None:
             hit = np.zeros(len(rows), bool)
         hit |= (rows == row) & np.isin(ids, stop_ids)
-    return hit if hit is not None and hit.any() else None
+    return hit if hit is not None and np.count_nonzero(hit) else None
 
 
 def _prompt_scores(
@@ -194,8 +193,8 @@ def _publish(scheduler: Scheduler, planned: Planned, corrupted: list[int]) -> No
     blocks, r, plan = scheduler.blocks, scheduler.rows, planned.plan
     size = blocks.block_size
     num_decodes = plan.num_rows - len(planned.chunks)
-    at_edge = np.flatnonzero(plan.context_len[:num_decodes] % size == 0).tolist()
-    for i in [*at_edge, *range(num_decodes, plan.num_rows)]:
+    (at_edge,) = (plan.context_len[:num_decodes] % size == 0).nonzero()
+    for i in [*at_edge.tolist(), *range(num_decodes, plan.num_rows)]:
         row = int(plan.row[i])
         if r.listens[row] and row not in corrupted:
             blocks.publish(row, scheduler.service.request_of(row), r.tokens[row, : plan.context_len[i]])

@@ -109,7 +109,7 @@ class PlanBuilder:
         start = rows.computed[decodes]
         end = start + 1
         carried = start >= rows.applied[decodes]
-        if carried.all():
+        if np.count_nonzero(carried) == len(decodes):
             ids, source = np.zeros(len(decodes), np.int32), rows.sample_index[decodes]
         else:
             ids = np.where(carried, 0, rows.tokens[decodes, start])

@@ -240,7 +240,7 @@ class Scheduler:
     def _owing(self, budget: StepBudget) -> NDArray[np.int64]:
         """Decoding rows that owe a token, as many as the budget holds; those served longest ago first."""
         rows = self.rows
-        owing = np.flatnonzero(rows.computed[: rows.top] < rows.decode_end[: rows.top])
+        (owing,) = (rows.computed[: rows.top] < rows.decode_end[: rows.top]).nonzero()
         if len(owing) <= budget.tokens and rows.total_logprob_bytes <= budget.logprob_bytes:
             if rows.total_logprob_bytes:
                 budget.logprob_bytes -= int(rows.logprob_bytes[owing].sum())
