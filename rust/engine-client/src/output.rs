@@ -173,11 +173,14 @@ impl OutputStream {
         Some(output)
     }
 
-    /// What is there without waiting.
-    pub fn try_next(&mut self) -> Option<Output> {
-        let output = self.record.lock().pending.pop()?;
+    /// As [`OutputStream::next`], for callers that watch many streams. A deadline is theirs to keep.
+    pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Output>> {
+        if self.has_ended {
+            return Poll::Ready(None);
+        }
+        let output = std::task::ready!(self.poll_pending(context));
         self.has_ended |= matches!(output, Output::End(_));
-        Some(output)
+        Poll::Ready(Some(output))
     }
 
     fn poll_pending(&self, context: &mut Context<'_>) -> Poll<Output> {
