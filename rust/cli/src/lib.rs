@@ -11,11 +11,18 @@ pub mod environment;
 pub mod flag;
 pub mod flag_table;
 pub mod foreign_table;
+mod generation;
 pub mod help;
+mod listen;
 mod logging;
 mod model;
 pub mod python;
+mod report;
+mod serve;
+mod served_model;
+mod server_config;
 pub mod settings;
+mod signals;
 pub mod value;
 pub mod yaml;
 
@@ -24,6 +31,7 @@ use std::path::PathBuf;
 use limits::{nearest_name, quote};
 
 use python::Python;
+use report::Phases;
 use settings::{Refusal, Settings};
 
 /// Done.
@@ -98,6 +106,7 @@ fn with_settings(
     arguments: &[String],
     own_python: Option<PathBuf>,
 ) -> Result<i32, Refusal> {
+    let phases = Phases::begin();
     let variables: Vec<(String, String)> = std::env::vars_os()
         .filter_map(|(name, value)| {
             Some((
@@ -123,7 +132,7 @@ fn with_settings(
         "check-config" => check_config(&settings),
         "engine" => engine(&settings, &python),
         _ if settings.switch("headless") => engine(&settings, &python),
-        _ => serve(&settings, &python),
+        _ => serve::run(&settings, &python, phases),
     }
 }
 
@@ -136,10 +145,6 @@ fn check_config(settings: &Settings) -> Result<i32, Refusal> {
 fn engine(settings: &Settings, python: &Python) -> Result<i32, Refusal> {
     python.check_version()?;
     engine_command::run(settings, python).map(|()| EXIT_DONE)
-}
-
-fn serve(_settings: &Settings, _python: &Python) -> Result<i32, Refusal> {
-    Err(Refusal("not supported yet: proa serve".to_string()))
 }
 
 fn read_config_file(path: &str) -> Result<String, String> {
