@@ -13,6 +13,8 @@ BIN := $(abspath $(VENV))/bin
 export VIRTUAL_ENV := $(abspath $(VENV))
 unexport PYTHONHOME
 export OMP_NUM_THREADS ?= 2
+export PIP_QUIET ?= 1
+export PIP_DISABLE_PIP_VERSION_CHECK ?= 1
 
 .DEFAULT_GOAL := build
 .PHONY: build build-test serve test test-rust test-python lint format bench fuzz clean
