@@ -1,15 +1,15 @@
 //! What templates can call beyond Jinja's own functions and filters.
 //!
-//! Owns `raise_exception`, `strftime_now`, Python's `tojson` and `str`, and string methods that minijinja's Python
-//! layer lacks. Does not know messages.
+//! Owns `raise_exception`, `strftime_now`, Python's `tojson`, `str` and `%`. Does not know messages.
 
 use std::fmt;
 
-use minijinja::value::{Kwargs, Rest, Value, ValueKind, from_args};
+use minijinja::value::{Kwargs, Rest, Value, ValueKind};
 use minijinja::{Environment, Error, ErrorKind, Output, State};
 
 use crate::clock::strftime_now;
 use crate::python_text::{JsonStyle, write_json, write_str};
+use crate::string_methods;
 
 /// Widest indentation of `tojson` that is honoured; more is an error.
 const MAX_INDENT: i64 = 64;
@@ -32,6 +32,7 @@ pub(crate) fn install(env: &mut Environment<'static>) {
     env.add_function("strftime_now", strftime_now);
     env.add_filter("tojson", tojson);
     env.add_filter("string", python_str);
+    env.add_filter("trim", string_methods::trim);
     env.add_filter("percent", percent);
     env.set_formatter(format_value);
     env.set_unknown_method_callback(call_method);
@@ -60,8 +61,7 @@ fn python_str(value: &Value) -> Result<Value, Error> {
 }
 
 /// `json.dumps` with the arguments that `transformers` passes on: `ensure_ascii`, `indent`, `separators`, `sort_keys`.
-fn tojson(value: &Value, args: Rest<Value>) -> Result<String, Error> {
-    let (positional, kwargs): (&[Value], Kwargs) = from_args(&args)?;
+fn tojson(value: &Value, positional: Rest<Value>, kwargs: Kwargs) -> Result<String, Error> {
     if positional.len() > 4 {
         return Err(Error::from(ErrorKind::TooManyArguments));
     }
@@ -155,52 +155,9 @@ fn call_method(
     args: &[Value],
 ) -> Result<Value, Error> {
     if let Some(text) = value.as_str()
-        && let Some(result) = string_method(text, method, args)
+        && let Some(result) = string_methods::call(text, method, args)
     {
         return result;
     }
     minijinja_contrib::pycompat::unknown_method_callback(state, value, method, args)
-}
-
-/// Methods of Python's `str` beyond those of `pycompat`; None for a method that is not here.
-fn string_method(text: &str, method: &str, args: &[Value]) -> Option<Result<Value, Error>> {
-    let argument = || from_args::<(&str,)>(args).map(|(argument,)| argument);
-    Some(match method {
-        "removeprefix" => argument().map(|prefix| text.strip_prefix(prefix).unwrap_or(text).into()),
-        "removesuffix" => argument().map(|suffix| text.strip_suffix(suffix).unwrap_or(text).into()),
-        "partition" => argument().map(|at| match text.split_once(at) {
-            Some((before, after)) => strings([before, at, after]),
-            None => strings([text, "", ""]),
-        }),
-        "rpartition" => argument().map(|at| match text.rsplit_once(at) {
-            Some((before, after)) => strings([before, at, after]),
-            None => strings(["", "", text]),
-        }),
-        "rsplit" => rsplit(text, args),
-        "casefold" => from_args::<()>(args).map(|()| text.to_lowercase().into()),
-        _ => return None,
-    })
-}
-
-fn strings<'a>(items: impl IntoIterator<Item = &'a str>) -> Value {
-    items.into_iter().map(Value::from).collect()
-}
-
-fn rsplit(text: &str, args: &[Value]) -> Result<Value, Error> {
-    let (separator, max): (Option<&str>, Option<i64>) = from_args(args)?;
-    let max = max.and_then(|n| usize::try_from(n).ok());
-    let mut parts: Vec<&str> = match (separator, max) {
-        (Some(""), _) => return Err(Error::new(ErrorKind::InvalidOperation, "empty separator")),
-        (Some(separator), Some(max)) => text.rsplitn(max.saturating_add(1), separator).collect(),
-        (Some(separator), None) => text.rsplit(separator).collect(),
-        (None, None) => text.split_whitespace().rev().collect(),
-        (None, Some(_)) => {
-            return Err(Error::new(
-                ErrorKind::InvalidOperation,
-                "rsplit with a count needs a separator",
-            ));
-        }
-    };
-    parts.reverse();
-    Ok(strings(parts))
 }

@@ -9,6 +9,7 @@ mod message;
 mod probe;
 mod python_text;
 mod source;
+mod string_methods;
 mod template;
 
 pub use error::TemplateError;

@@ -17,20 +17,46 @@ pub(crate) fn float_repr(value: f64) -> String {
     if value.is_infinite() {
         return if value > 0.0 { "inf" } else { "-inf" }.to_owned();
     }
-    // Rust's `{:e}` has the shortest digits that give the same number, as Python's repr has.
-    let scientific = format!("{value:e}");
+    // The shortest digits that give the same number; of two such texts Python takes the nearer one, at equal distance the
+    // even one, which is what rounding the exact value to that many digits gives.
+    let shortest = format!("{value:e}");
+    let num_digits = shortest
+        .bytes()
+        .take_while(|&byte| byte != b'e')
+        .filter(u8::is_ascii_digit)
+        .count();
+    let nearest = format!("{value:.*e}", num_digits.saturating_sub(1));
+    let scientific = if nearest.parse() == Ok(value) {
+        nearest
+    } else {
+        shortest
+    };
     let (digits, exponent) = scientific.split_once('e').unwrap_or((&scientific, "0"));
     let exponent: i32 = exponent.parse().unwrap_or(0);
     if value != 0.0 && !(-4..16).contains(&exponent) {
         let sign = if exponent < 0 { '-' } else { '+' };
         return format!("{digits}e{sign}{:02}", exponent.unsigned_abs());
     }
-    let plain = format!("{value}");
-    if plain.contains('.') {
-        plain
-    } else {
-        format!("{plain}.0")
+    place_point(digits, exponent)
+}
+
+/// `digits` (`-1.25`) times ten to `exponent`, written out with at least one digit on both sides of the point.
+fn place_point(digits: &str, exponent: i32) -> String {
+    let (sign, digits) = digits
+        .strip_prefix('-')
+        .map_or(("", digits), |digits| ("-", digits));
+    let digits: String = digits.chars().filter(char::is_ascii_digit).collect();
+    let whole = usize::try_from(exponent + 1).unwrap_or(0);
+    if whole == 0 {
+        let zeros = "0".repeat(exponent.unsigned_abs() as usize - 1);
+        return format!("{sign}0.{zeros}{digits}");
     }
+    let digits = format!("{digits:0<whole$}");
+    let (before, behind) = digits.split_at(whole);
+    format!(
+        "{sign}{before}.{}",
+        if behind.is_empty() { "0" } else { behind }
+    )
 }
 
 fn is_float(value: &Value) -> bool {
@@ -318,6 +344,10 @@ mod tests {
             (-0.0, "-0.0"),
             (123456.789, "123456.789"),
             (1e22, "1e+22"),
+            (562949953421312.25, "562949953421312.2"),
+            (0.00012345, "0.00012345"),
+            (-5e-324, "-5e-324"),
+            (1234.0, "1234.0"),
             (f64::NAN, "nan"),
         ];
         for (value, text) in cases {

@@ -7,6 +7,7 @@ import ctypes
 import gguf
 import numpy as np
 import pytest
+
 from proa.ops.cpu import library
 
 FLOAT_TYPES = {"F32": 0, "F16": 1, "BF16": 30}

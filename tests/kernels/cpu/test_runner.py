@@ -11,6 +11,7 @@ import math
 
 import numpy as np
 import pytest
+
 from proa.ops.cpu import library
 from proa.ops.cpu.runner import CacheType, CpuRunner, Op, RunnerConfig, Weights
 from proa.sched.plan import HOST, LOGPROBS_VOCABULARY, RowExtras, RowUpdates, StepPlan, StepResult

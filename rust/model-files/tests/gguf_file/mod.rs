@@ -83,7 +83,7 @@ impl GgufFile {
 
     /// A tensor with its data, `dims` fastest first as the format has them.
     pub fn tensor(mut self, name: &str, dims: &[u64], kind: u32, data: &[u8]) -> Self {
-        while self.data.len() as u64 % self.alignment != 0 {
+        while !(self.data.len() as u64).is_multiple_of(self.alignment) {
             self.data.push(0);
         }
         let offset = self.data.len() as u64;
@@ -105,7 +105,7 @@ impl GgufFile {
 
     pub fn bytes(&self) -> Vec<u8> {
         let mut out = self.header();
-        while out.len() as u64 % self.alignment != 0 {
+        while !(out.len() as u64).is_multiple_of(self.alignment) {
             out.push(0);
         }
         out.extend_from_slice(&self.data);
