@@ -14,9 +14,9 @@ INTRODUCTION = """\
 
 Written by `tools/gen_docs.py` from `rust/limits/errors.toml`; do not edit.
 
-Every error has the body `{"error": {"message", "type", "param", "code", "request_id"}}`, whatever the route and the status;
-`limit`, `value`, `flag` and `retry_after_ms` stand beside them where they mean something. In a stream that has begun the
-same body is the last event. 429 means healthy but full, 503 cannot serve now; both carry `Retry-After`.
+Every error has the body `{"error": {"message", "type", "param", "code", "request_id"}}`, whatever the route and the
+status; `limit`, `value`, `flag` and `retry_after_ms` stand beside them where they mean something. In a stream that has
+begun the same body is the last event. 429 means healthy but full, 503 cannot serve now; both carry `Retry-After`.
 
 | Kind | Status | type | code | When |
 |---|---|---|---|---|

@@ -25,7 +25,9 @@ def built_flags() -> list[str]:
 
 def built_limits() -> list[str]:
     """Return the names of settable limits of built features."""
-    later = set(re.findall(r'^\s*\("(\w+)", \w+\),$|^\s*\("(\w+)", "', TABLE[TABLE.index("LATER_LIMITS") :], re.MULTILINE))
+    later = set(
+        re.findall(r'^\s*\("(\w+)", \w+\),$|^\s*\("(\w+)", "', TABLE[TABLE.index("LATER_LIMITS") :], re.MULTILINE)
+    )
     later_names = {name for pair in later for name in pair if name}
     limits = tomllib.loads((ROOT / "rust/limits/limits.toml").read_text())["limit"]
     return [row["name"] for row in limits if "flag" in row and row["name"] not in later_names]

@@ -57,7 +57,9 @@ def layer_of(module: str) -> int:
     best = (-1, -1)
     for index, prefixes in enumerate(LAYERS):
         for prefix in prefixes:
-            if module == prefix or module.startswith((prefix + ".", "proa.wire_" if prefix == "proa.wire" else prefix + ".")):
+            if module == prefix or module.startswith(
+                (prefix + ".", "proa.wire_" if prefix == "proa.wire" else prefix + ".")
+            ):
                 best = max(best, (len(prefix), index))
     if best[1] < 0:
         raise AssertionError(f"{module} has no layer: add it to LAYERS and to ARCHITECTURE.md")

@@ -74,7 +74,17 @@ def layout_paths() -> list[tuple[str, bool]]:
         planned = "planned" in line
         for quoted in re.findall(r"`([\w.\-/]+)`", line):
             top = quoted.split("/")[0]
-            if "/" in quoted and top in ("rust", "python", "csrc", "tests", "benchmarks", "docs", "proto", ".ci", "tools"):
+            if "/" in quoted and top in (
+                "rust",
+                "python",
+                "csrc",
+                "tests",
+                "benchmarks",
+                "docs",
+                "proto",
+                ".ci",
+                "tools",
+            ):
                 found[quoted] = found.get(quoted, False) or planned
     assert len(found) > 40
     return sorted(found.items())
@@ -85,7 +95,9 @@ def test_every_path_in_the_architecture_exists_or_is_planned() -> None:
     for path, planned in layout_paths():
         exists = (ROOT / path).exists()
         if exists == planned:
-            wrong.append(f"{path} {'exists, yet is marked planned' if exists else 'is neither there nor marked planned'}")
+            wrong.append(
+                f"{path} {'exists, yet is marked planned' if exists else 'is neither there nor marked planned'}"
+            )
     assert not wrong
 
 

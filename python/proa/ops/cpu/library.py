@@ -40,7 +40,14 @@ class Config(ctypes.Structure):
 class Instruction(ctypes.Structure):
     """`proa_cpu_instruction`."""
 
-    _fields_ = [(name, c_int32) for name in ("op", "dst", "src", "matrix", "vector", "layer", "flags")] + [
+    _fields_ = [
+        ("op", c_int32),
+        ("dst", c_int32),
+        ("src", c_int32),
+        ("matrix", c_int32),
+        ("vector", c_int32),
+        ("layer", c_int32),
+        ("flags", c_int32),
         ("i", c_int32 * 2),
         ("f", c_float * 2),
     ]

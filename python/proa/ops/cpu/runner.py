@@ -81,7 +81,7 @@ class RunnerError(Exception):
 
 
 class CpuRunner:
-    """A program and its state. Build it with the `add_*` methods, then `submit` plans and `collect` results in order."""
+    """A program and its state: built with the `add_*` methods; then `submit` plans and `collect` results in order."""
 
     def __init__(self, config: RunnerConfig) -> None:
         self.config = config
@@ -169,7 +169,7 @@ class CpuRunner:
         top_k = self._width(self._num_logprobs[plan.sample_row]) if plan.want_logprobs else LOGPROBS_NONE
         prompt_top_k = self._width(plan.prompt_k)
         num_top = plan.num_sampled * max(top_k, 0) + plan.num_prompt_scored * max(prompt_top_k, 0)
-        outputs = {
+        outputs: dict[str, np.ndarray] = {
             "sampled_ids": np.zeros(plan.num_sampled, np.int32),
             "nonfinite": np.zeros(num_logits, np.uint8),
             "lp_value": np.zeros(num_logits, np.float32),
