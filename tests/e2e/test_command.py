@@ -11,6 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+import zmq
 from proa_server import ProaServer
 
 
@@ -116,3 +117,20 @@ def test_dummy_weights_serve(tmp_path: Path) -> None:
         dummy.wait_ready()
         reply = dummy.post("/v1/completions", {"prompt": "x", "max_tokens": 3, "ignore_eos": True})
         assert (reply.status, reply.json["usage"]["completion_tokens"]) == (200, 3)
+
+
+@pytest.mark.parametrize("command", [["engine"], ["serve", "--headless"]])
+def test_the_engine_alone_knocks_at_its_front_end(tmp_path: Path, command: list[str]) -> None:
+    address = f"ipc://{tmp_path}/engine.sock"
+    with zmq.Context() as context, context.socket(zmq.ROUTER) as front:
+        front.bind(address)
+        arguments = [*command, "--connect", address, "--engine-index", "3", "--device", "null"]
+        engine = subprocess.Popen([sys.executable, "-m", "proa.cli", *arguments])
+        try:
+            assert front.poll(60_000), "no knock came"
+            identity, frame = front.recv_multipart()
+            assert (identity[:3], frame) == (b"\x50\x03\x00", b"")
+            assert psutil.Process(engine.pid).cmdline()[1:3] == ["-m", "proa.engine"]
+        finally:
+            engine.kill()
+            engine.wait()

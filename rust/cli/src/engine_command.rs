@@ -40,11 +40,19 @@ pub fn run(settings: &Settings, python: &Python) -> Result<(), Refusal> {
     command.args(["-m", "proa.engine", "--config-fd", &CONFIG_FD.to_string()]);
     command.envs([server_config::engine_log_level(settings)]);
     let source = document.as_raw_fd();
-    // SAFETY: dup2 is async-signal-safe, and both descriptors are open here.
+    // SAFETY: dup2 and fcntl are async-signal-safe, and the pipe is open here.
     unsafe {
-        command.pre_exec(move || match libc::dup2(source, CONFIG_FD) {
-            -1 => Err(std::io::Error::last_os_error()),
-            _ => Ok(()),
+        command.pre_exec(move || {
+            // dup2 of a descriptor onto itself changes nothing, so that one would still be closed by exec.
+            let done = match source == CONFIG_FD {
+                true => libc::fcntl(CONFIG_FD, libc::F_SETFD, 0),
+                false => libc::dup2(source, CONFIG_FD),
+            };
+            if done == -1 {
+                Err(std::io::Error::last_os_error())
+            } else {
+                Ok(())
+            }
         });
     }
     let error = command.exec();
