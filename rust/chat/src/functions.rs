@@ -33,7 +33,7 @@ pub(crate) fn install(env: &mut Environment<'static>) {
     env.add_filter("tojson", tojson);
     env.add_filter("string", python_str);
     env.add_filter("trim", string_methods::trim);
-    env.add_filter("percent", percent);
+    env.add_function("percent_args", percent_args);
     env.set_formatter(format_value);
     env.set_unknown_method_callback(call_method);
 }
@@ -125,27 +125,20 @@ fn indent_text(value: &Value) -> Result<String, Error> {
     }
 }
 
-/// Python's `%` on a string; a tuple holds several arguments.
-fn percent(format: &Value, args: Value) -> Result<Value, Error> {
-    let Some(text) = format.as_str() else {
-        return Err(Error::new(
-            ErrorKind::InvalidOperation,
-            "'%' with a string on its left only",
-        ));
-    };
-    let items: Vec<Value> = if args.is_tuple() {
-        args.try_iter()?.collect()
+/// What Python's `%` puts into a string: the items of a tuple, or the one value, each printed as Python prints it.
+///
+/// The `format` filter does the rest, because it charges for the width of its result before it writes it.
+fn percent_args(operand: Value) -> Result<Value, Error> {
+    let items: Vec<Value> = if operand.is_tuple() {
+        operand.try_iter()?.collect()
     } else {
-        vec![args]
+        vec![operand]
     };
-    // Containers and floats print as Python prints them.
     let printed = items.into_iter().map(|item| match item.kind() {
         ValueKind::Map | ValueKind::Seq | ValueKind::None | ValueKind::Bool => python_str(&item),
         _ => Ok(item),
     });
-    let printed = printed.collect::<Result<Vec<_>, _>>()?;
-    minijinja::formatting::format(minijinja::formatting::FormatStyle::Printf, text, &printed)
-        .map(Value::from)
+    printed.collect::<Result<Vec<_>, _>>().map(Value::from)
 }
 
 fn call_method(

@@ -185,7 +185,7 @@ fn identifier_len(text: &str) -> usize {
     text.char_indices().take_while(is_part).count()
 }
 
-/// Copies `code`, with `"text" % operand` turned into `("text"|percent(operand))`.
+/// Copies `code`, with `"text" % operand` turned into `("text"|format(*percent_args(operand)))`.
 fn rewrite_percent(code: &str, out: &mut String) {
     let mut at = 0;
     while at < code.len() {
@@ -206,9 +206,9 @@ fn rewrite_percent(code: &str, out: &mut String) {
             Some(operand) if operand_len > 0 => {
                 out.push('(');
                 out.push_str(&rest[..len]);
-                out.push_str("|percent(");
+                out.push_str("|format(*percent_args(");
                 rewrite_percent(&operand[..operand_len], out);
-                out.push_str("))");
+                out.push_str(")))");
                 at = code.len() - operand.len() + operand_len;
             }
             _ => {
@@ -311,14 +311,14 @@ mod tests {
     #[test]
     fn percent_on_a_string_becomes_a_filter() {
         let cases = [
-            ("{{ '%s' % x }}", "{{ ('%s'|percent( x)) }}"),
+            ("{{ '%s' % x }}", "{{ ('%s'|format(*percent_args( x))) }}"),
             (
                 "{{ \"%s %s\" % (a, b[0].c) ~ d }}",
-                "{{ (\"%s %s\"|percent( (a, b[0].c))) ~ d }}",
+                "{{ (\"%s %s\"|format(*percent_args( (a, b[0].c)))) ~ d }}",
             ),
             (
                 "{{ '%s' % x.y | upper }}",
-                "{{ ('%s'|percent( x.y | upper)) }}",
+                "{{ ('%s'|format(*percent_args( x.y | upper))) }}",
             ),
             ("{{ 5 % 2 }}", "{{ 5 % 2 }}"),
             ("{% if a == 'x' %}", "{% if a == 'x' %}"),
