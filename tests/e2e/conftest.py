@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from proa_server import ProaServer
@@ -30,6 +31,6 @@ def null_server() -> Iterator[ProaServer]:
 
 
 @pytest.fixture(scope="session")
-def reference(server: ProaServer) -> Reference:
+def reference(server: ProaServer, default_model: Path) -> Reference:
     """What transformers says on the same file, computed once."""
-    return Reference.load(server)
+    return Reference.load(server, default_model)

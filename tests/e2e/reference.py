@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,14 +34,6 @@ PROMPTS = [
 ]
 
 
-def default_model() -> Path:
-    """Return where `proa serve` keeps the default model; a server that was ready has put it there."""
-    cache = os.environ.get("PROA_CACHE_DIR")
-    if not cache:
-        cache = os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "proa")
-    return Path(cache) / "models" / "SmolLM2-135M-Instruct.Q4_1.gguf"
-
-
 @dataclass
 class Answer:
     """One prompt with the reference's continuation.
@@ -69,12 +60,11 @@ class Reference:
     answers: list[Answer]
 
     @classmethod
-    def load(cls, server: ProaServer) -> Reference:
-        """Compute all answers; takes about a minute."""
+    def load(cls, server: ProaServer, path: Path) -> Reference:
+        """Compute all answers from the GGUF file at `path`; takes about a minute."""
         import torch
         from transformers import AutoModelForCausalLM
 
-        path = default_model()
         model = AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.float32)
         model.eval()
         answers = []
