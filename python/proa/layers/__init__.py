@@ -1,0 +1,1 @@
+"""Layers: the parts model families are built from, written against ops."""
