@@ -7,7 +7,7 @@ from proa.executor.interface import Executor, StartFailed
 from proa.sched.plan import PlanLimits
 
 #: Device -> executor that `auto` means there.
-_AUTO = {"null": "null", "cpu": "cpu", "cuda": "torch"}
+_AUTO = {"null": "null", "cpu": "torch", "cuda": "torch"}
 
 
 def make_executor(config: EngineConfig) -> Executor:
@@ -17,10 +17,14 @@ def make_executor(config: EngineConfig) -> Executor:
         from proa.executor.null import NullExecutor
 
         return NullExecutor(_null_limits(config))
-    if name == "cpu" and config.device == "cpu":
-        from proa.executor.cpu import CpuExecutor
-
-        return CpuExecutor(config)
+    if name == "torch" and config.device != "null":
+        try:
+            from proa.executor.torch_executor import TorchExecutor
+        except ModuleNotFoundError as error:
+            if error.name != "torch":
+                raise
+            raise StartFailed("start_config", "running a model needs torch: pip install 'proa[torch]'") from error
+        return TorchExecutor(config)
     raise StartFailed("start_config", f"no executor {config.executor!r} for device {config.device!r} in this build")
 
 

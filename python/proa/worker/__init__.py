@@ -1,0 +1,1 @@
+"""Workers: everything that owns device memory and runs a step on it."""
