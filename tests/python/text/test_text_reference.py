@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import random
 from collections.abc import Iterator
@@ -102,16 +103,25 @@ def test_the_default_model_keeps_every_byte(default_pair: tuple[_rust.Tokenizer,
         assert b"".join(ours.token_bytes(id) for id in ids) == text.encode()
 
 
-# The model's vocabulary has no token for the first byte of the planes that Unicode has not assigned.
-@given(text=st.text(st.characters(exclude_categories=["Cs", "Cn"]), max_size=80))
-@settings(max_examples=300, deadline=None)
+@functools.cache
+def spelled_bytes(tokenizer: _rust.Tokenizer) -> frozenset[int]:
+    """The bytes that are a token by themselves."""
+    tokens = (tokenizer.token_bytes(id) for id in range(len(tokenizer)))
+    return frozenset(token[0] for token in tokens if len(token) == 1)
+
+
+@given(text=st.text(max_size=80))
+@settings(max_examples=150, deadline=None)
 def test_any_text_of_the_default_model(default_pair: tuple[_rust.Tokenizer, Any], text: str) -> None:
     ours, theirs = default_pair
     ids = ours.encode(text)
     assert ids == theirs.encode(text)
-    assert ours.decode_bytes(ids) == text.encode()
+    # The model has no token for a few control characters and for bytes of planes that Unicode has not assigned: those
+    # bytes are lost, as in transformers, and no others.
+    kept = bytes(byte for byte in text.encode() if byte in spelled_bytes(ours))
+    assert ours.decode_bytes(ids) == kept
     pieces, stop = ours.stream(ids, skip_special_tokens=False)
-    assert "".join(pieces) == text and stop is None
+    assert "".join(pieces) == kept.decode(errors="replace") and stop is None
 
 
 @given(ids=st.lists(st.integers(0, 49151), max_size=30))
