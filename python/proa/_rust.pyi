@@ -1,7 +1,7 @@
 """Types of the extension module; the documentation of each name stands with its Rust source in rust/pyext."""
 
 from collections.abc import Sequence
-from typing import Any, final
+from typing import Any, Literal, final
 
 class ModelError(ValueError): ...
 
@@ -74,8 +74,7 @@ class ChatTemplate:
         messages: str,
         tools: str | None = None,
         kwargs: str | None = None,
-        add_generation_prompt: bool = True,
-        continue_final_message: bool = False,
+        ending: Literal["generate", "closed", "open"] = "generate",
     ) -> str: ...
     def variables(self) -> list[str]: ...
     def content_format(self) -> str: ...

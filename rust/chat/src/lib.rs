@@ -6,11 +6,14 @@ mod clock;
 mod error;
 mod functions;
 mod message;
+mod open_message;
+mod output;
 mod probe;
 mod python_text;
 mod source;
 mod string_methods;
 mod template;
+mod values;
 
 pub use error::TemplateError;
 pub use message::{Content, ContentFormat, Message, Role, ToolCall};

@@ -214,7 +214,7 @@ pub(crate) fn write_json(
         }
         ValueKind::Seq | ValueKind::Iterable => {
             let items: Vec<Value> = value.try_iter()?.collect();
-            write_json_items(&items, ('[', ']'), style, out, depth, |item, out| {
+            write_json_items(&items, (('[', ']'), depth), style, out, |item, out| {
                 write_json(item, style, out, depth + 1)
             })?;
         }
@@ -228,10 +228,9 @@ pub(crate) fn write_json(
             }
             write_json_items(
                 &entries,
-                ('{', '}'),
+                (('{', '}'), depth),
                 style,
                 out,
-                depth,
                 |(key, item), out| {
                     write_json_string(key, style.ensure_ascii, out);
                     out.push_str(&style.key_separator);
@@ -249,12 +248,12 @@ pub(crate) fn write_json(
     Ok(())
 }
 
+/// Appends `items` between brackets on the lines and with the separators of `style`; `write` appends one.
 fn write_json_items<T>(
     items: &[T],
-    brackets: (char, char),
+    (brackets, depth): ((char, char), usize),
     style: &JsonStyle,
     out: &mut String,
-    depth: usize,
     mut write: impl FnMut(&T, &mut String) -> Result<(), Error>,
 ) -> Result<(), Error> {
     out.push(brackets.0);
@@ -362,7 +361,7 @@ mod tests {
         )
         .unwrap();
         let mut out = String::new();
-        write_str(&crate::template::from_json(&value), &mut out).unwrap();
+        write_str(&crate::values::from_json(&value), &mut out).unwrap();
         assert_eq!(
             out,
             r#"{'a': [1, 2.0, None, True], 'b': "it's", 'c': 'q"\'', 'd': 'é\n\x01'}"#

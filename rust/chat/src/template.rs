@@ -4,8 +4,7 @@
 //! to want. Does not know tokens or requests.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use limits::{ApiError, ErrorKind as ApiKind};
 use minijinja::syntax::SyntaxConfig;
@@ -15,16 +14,16 @@ use serde_json::{Map, Value as Json};
 
 use crate::error::{api_error, limit_exceeded};
 use crate::message::template_value;
+use crate::open_message::{cut_at_tag, open_last};
+use crate::output::CappedOutput;
 use crate::probe::{self, Wants};
 use crate::source::{rewrite, variables_read_by_their_own_set};
+use crate::values::{from_json, from_object};
 use crate::{ContentFormat, Message, Role, TemplateError, functions};
 
 /// Largest template that a model may bring along.
 const MAX_MODEL_TEMPLATE_BYTES: usize = 4 << 20;
 const NAME: &str = "chat";
-/// Python's marker for the place where an open message ends; the blank tells whether the template trims.
-const CONTINUE_TAG: &str = "CONTINUE_FINAL_MESSAGE_TAG ";
-
 /// Names a request may not set through `chat_template_kwargs`, beside special tokens.
 const RESERVED: [&str; 7] = [
     "messages",
@@ -281,7 +280,7 @@ impl ChatTemplate {
         let generation = request.is_none_or(|request| request.add_generation_prompt);
         context.insert("add_generation_prompt", Value::from(generation));
 
-        let mut output = CappedOutput::new(&self.options);
+        let mut output = CappedOutput::new(self.options.max_output_bytes, self.options.timeout);
         let template = compiled
             .env
             .get_template(NAME)
@@ -343,112 +342,5 @@ impl Compiled {
             variables,
             wants: Wants::default(),
         })
-    }
-}
-
-/// A JSON value as templates see it, keys in their own order.
-pub(crate) fn from_json(value: &Json) -> Value {
-    match value {
-        Json::Null => Value::from(()),
-        Json::Bool(b) => Value::from(*b),
-        Json::Number(n) => match (n.as_i64(), n.as_u64()) {
-            (Some(n), _) => Value::from(n),
-            (None, Some(n)) => Value::from(n),
-            (None, None) => Value::from(n.as_f64().unwrap_or(f64::NAN)),
-        },
-        Json::String(text) => Value::from(text.as_str()),
-        Json::Array(items) => items.iter().map(from_json).collect(),
-        Json::Object(map) => from_object(map),
-    }
-}
-
-fn from_object(map: &Map<String, Json>) -> Value {
-    Value::from_pairs(
-        map.iter()
-            .map(|(key, value)| (key.as_str(), from_json(value))),
-    )
-}
-
-/// Marks the end of the last message's text; returns that text.
-fn open_last(messages: &mut [Map<String, Json>]) -> Result<String, ApiError> {
-    let nothing = || {
-        ApiError::invalid_value(
-            "continue_final_message",
-            "the last message has no text that could be continued",
-        )
-    };
-    let content = messages
-        .last_mut()
-        .and_then(|message| message.get_mut("content"))
-        .ok_or_else(nothing)?;
-    let text = match content {
-        Json::Array(parts) => parts
-            .last_mut()
-            .and_then(|part| part.get_mut("text"))
-            .ok_or_else(nothing)?,
-        content => content,
-    };
-    let Json::String(text) = text else {
-        return Err(nothing());
-    };
-    let last = text.clone();
-    text.push_str(CONTINUE_TAG);
-    Ok(last)
-}
-
-/// The prompt up to the end of the last message's text `last`.
-fn cut_at_tag(mut text: String, last: &str) -> Result<String, ApiError> {
-    let found = text
-        .rfind(CONTINUE_TAG.trim_end())
-        .filter(|_| text.contains(last.trim()));
-    let Some(at) = found else {
-        return Err(ApiError::new(
-            ApiKind::Template,
-            "The last message cannot be continued: the chat template leaves its text out.",
-        )
-        .with_param("continue_final_message"));
-    };
-    let keeps_blanks = text[at..].starts_with(CONTINUE_TAG);
-    text.truncate(at);
-    if !keeps_blanks {
-        text.truncate(text.trim_end().len());
-    }
-    Ok(text)
-}
-
-/// Takes what a template writes, up to a number of bytes and a moment.
-struct CappedOutput {
-    bytes: Vec<u8>,
-    max_bytes: usize,
-    deadline: Instant,
-    is_full: bool,
-    is_late: bool,
-}
-
-impl CappedOutput {
-    fn new(options: &TemplateOptions) -> Self {
-        CappedOutput {
-            bytes: Vec::new(),
-            max_bytes: options.max_output_bytes,
-            deadline: Instant::now() + options.timeout,
-            is_full: false,
-            is_late: false,
-        }
-    }
-}
-
-impl io::Write for CappedOutput {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.is_full |= bytes.len() > self.max_bytes - self.bytes.len();
-        self.is_late |= Instant::now() > self.deadline;
-        if self.is_full || self.is_late {
-            return Err(io::Error::other("a cap of the template was passed"));
-        }
-        self.bytes.extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
     }
 }

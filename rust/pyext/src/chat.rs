@@ -36,16 +36,21 @@ impl ChatTemplate {
         })
     }
 
-    /// The prompt of a conversation. `messages`, `tools` and `kwargs` are JSON texts. Raises ValueError.
-    #[pyo3(signature = (messages, tools = None, kwargs = None, add_generation_prompt = true, continue_final_message = false))]
+    /// The prompt of a conversation. `messages`, `tools` and `kwargs` are JSON texts. `ending` is "generate" (the answer is
+    /// begun), "closed", or "open" (the last message is left to be continued). Raises ValueError.
+    #[pyo3(signature = (messages, tools = None, kwargs = None, ending = "generate"))]
     fn render(
         &self,
         messages: &str,
         tools: Option<&str>,
         kwargs: Option<&str>,
-        add_generation_prompt: bool,
-        continue_final_message: bool,
+        ending: &str,
     ) -> PyResult<String> {
+        if !["generate", "closed", "open"].contains(&ending) {
+            return Err(PyValueError::new_err(
+                "ending must be generate, closed or open",
+            ));
+        }
         guarded(|| {
             let messages: Vec<Map<String, Value>> = parse(messages)?;
             let messages = messages.iter().map(message).collect::<PyResult<Vec<_>>>()?;
@@ -55,8 +60,8 @@ impl ChatTemplate {
                 messages: &messages,
                 tools: tools.as_deref(),
                 kwargs: kwargs.as_ref(),
-                add_generation_prompt,
-                continue_final_message,
+                add_generation_prompt: ending == "generate",
+                continue_final_message: ending == "open",
             };
             self.template
                 .render(&request)

@@ -199,27 +199,7 @@ fn sentencepiece(gguf: &Gguf, header: &Header<'_>) -> Result<Built, TokenizerErr
         }
     };
     let tokens: Vec<String> = header.tokens.iter().map(|token| respelled(token)).collect();
-    let merges = match file_merges(gguf)? {
-        Some(merges) => merges,
-        None => {
-            let scores = gguf
-                .floats("tokenizer.ggml.scores")?
-                .filter(|scores| scores.len() == tokens.len())
-                .ok_or_else(|| {
-                    TokenizerError::Damaged(
-                        "a vocabulary without a score for every token".to_owned(),
-                    )
-                })?;
-            let views: Vec<&str> = tokens.iter().map(String::as_str).collect();
-            // Gemma's scores do not follow its merges; the order of its vocabulary does.
-            let order: Vec<f32> = if is_gemma {
-                (0..tokens.len()).map(|id| -(id as f32)).collect()
-            } else {
-                scores
-            };
-            merges_from_scores(&views, &order)
-        }
-    };
+    let merges = sentencepiece_merges(gguf, &tokens, is_gemma)?;
     let unknown = gguf
         .uint("tokenizer.ggml.unknown_token_id")?
         .and_then(|id| tokens.get(usize::try_from(id).ok()?));
@@ -252,6 +232,31 @@ fn sentencepiece(gguf: &Gguf, header: &Header<'_>) -> Result<Built, TokenizerErr
         spelling,
         adds_bos: true,
     })
+}
+
+/// The merges of a SentencePiece vocabulary: those of the header, else those that its scores imply.
+fn sentencepiece_merges(
+    gguf: &Gguf,
+    tokens: &[String],
+    is_gemma: bool,
+) -> Result<Vec<(String, String)>, TokenizerError> {
+    if let Some(merges) = file_merges(gguf)? {
+        return Ok(merges);
+    }
+    let scores = gguf
+        .floats("tokenizer.ggml.scores")?
+        .filter(|scores| scores.len() == tokens.len())
+        .ok_or_else(|| {
+            TokenizerError::Damaged("a vocabulary without a score for every token".to_owned())
+        })?;
+    let views: Vec<&str> = tokens.iter().map(String::as_str).collect();
+    // Gemma's scores do not follow its merges; the order of its vocabulary does.
+    let order: Vec<f32> = if is_gemma {
+        (0..tokens.len()).map(|id| -(id as f32)).collect()
+    } else {
+        scores
+    };
+    Ok(merges_from_scores(&views, &order))
 }
 
 /// Makes `tokenizer` turn blanks into U+2581 and put one before a text as `prefix` says.

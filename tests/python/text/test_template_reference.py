@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from hypothesis import given, settings
@@ -16,6 +16,8 @@ from proa import _rust
 
 TEMPLATES = Path(__file__).parents[2] / "fixtures" / "templates"
 NAMES = sorted(path.stem for path in TEMPLATES.glob("*.jinja"))
+Ending = Literal["generate", "closed", "open"]
+ENDINGS: tuple[Ending, Ending] = ("generate", "closed")
 SPECIAL = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"}
 
 WEATHER = {
@@ -94,10 +96,11 @@ CONVERSATIONS: dict[str, list[dict[str, Any]]] = {
 
 
 def theirs(
-    source: str, messages: list[dict[str, Any]], tools: Any, kwargs: dict[str, Any], **options: Any
+    source: str, messages: list[dict[str, Any]], tools: Any, kwargs: dict[str, Any], ending: Ending = "generate"
 ) -> str | None:
     """What transformers renders; None when the template raises."""
     copies = json.loads(json.dumps(messages))
+    options = {"add_generation_prompt": ending == "generate", "continue_final_message": ending == "open"}
     try:
         rendered, _ = render_jinja_template([copies], tools=tools, chat_template=source, **options, **SPECIAL, **kwargs)
     except Exception:  # noqa: BLE001 - whatever a template raises there, ours has to raise too
@@ -105,14 +108,16 @@ def theirs(
     return rendered[0]
 
 
-def ours(source: str, messages: list[dict[str, Any]], tools: Any, kwargs: dict[str, Any], **options: Any) -> str | None:
+def ours(
+    source: str, messages: list[dict[str, Any]], tools: Any, kwargs: dict[str, Any], ending: Ending = "generate"
+) -> str | None:
     template = _rust.ChatTemplate(source, SPECIAL)
     sent = json.loads(json.dumps(messages))
     for message in sent:
         for tool_call in message.get("tool_calls", []):
             tool_call["function"]["arguments"] = json.dumps(tool_call["function"]["arguments"])
     try:
-        return template.render(json.dumps(sent), json.dumps(tools) if tools else None, json.dumps(kwargs), **options)
+        return template.render(json.dumps(sent), json.dumps(tools) if tools else None, json.dumps(kwargs), ending)
     except ValueError:
         return None
 
@@ -125,11 +130,11 @@ def test_equals_transformers(name: str, conversation: str) -> None:
     variants = itertools.product(
         [None, [WEATHER], [CLOCK, WEATHER]],
         [{}, {"enable_thinking": False, "tools_in_user_message": False}],
-        [True, False],
+        ENDINGS,
     )
-    for tools, kwargs, generate in variants:
-        expected = theirs(source, messages, tools, kwargs, add_generation_prompt=generate)
-        assert ours(source, messages, tools, kwargs, add_generation_prompt=generate) == expected
+    for tools, kwargs, ending in variants:
+        expected = theirs(source, messages, tools, kwargs, ending)
+        assert ours(source, messages, tools, kwargs, ending) == expected
 
 
 @pytest.mark.parametrize("text", ["The answer is", "The answer is ", " x", "a\n\n"])
@@ -137,17 +142,16 @@ def test_equals_transformers(name: str, conversation: str) -> None:
 def test_continued_messages_equal_transformers(name: str, text: str) -> None:
     source = (TEMPLATES / f"{name}.jinja").read_text()
     messages = [{"role": "user", "content": "q"}, {"role": "assistant", "content": text}]
-    options = {"add_generation_prompt": False, "continue_final_message": True}
-    assert ours(source, messages, None, {}, **options) == theirs(source, messages, None, {}, **options)
+    assert ours(source, messages, None, {}, "open") == theirs(source, messages, None, {}, "open")
 
 
 def test_the_default_model_renders_as_in_transformers(default_model: Path) -> None:
     source = _rust.open_model(str(default_model)).chat_template
     assert source is not None
     for messages in CONVERSATIONS.values():
-        for generate in (True, False):
-            expected = theirs(source, messages, None, {}, add_generation_prompt=generate)
-            assert ours(source, messages, None, {}, add_generation_prompt=generate) == expected
+        for ending in ENDINGS:
+            expected = theirs(source, messages, None, {}, ending)
+            assert ours(source, messages, None, {}, ending) == expected
 
 
 @given(text=TEXT, system=TEXT)
@@ -156,8 +160,8 @@ def test_any_text_equals_transformers(text: str, system: str) -> None:
     messages = [{"role": "system", "content": system}, {"role": "user", "content": text}]
     for name in ("llama3", "qwen25_tools", "qwen3", "gemma3", "mistral", "deepseek"):
         source = (TEMPLATES / f"{name}.jinja").read_text()
-        expected = theirs(source, messages, [WEATHER], {}, add_generation_prompt=True)
-        assert ours(source, messages, [WEATHER], {}, add_generation_prompt=True) == expected
+        expected = theirs(source, messages, [WEATHER], {}, "generate")
+        assert ours(source, messages, [WEATHER], {}, "generate") == expected
 
 
 FLOATS = st.floats(-1e15, 1e15).map(lambda x: round(x, 6)) | st.sampled_from([1e16, 1e22, 1.5e300, 1e-5, -0.0])
