@@ -13,6 +13,9 @@ use tokenizers::{NormalizerWrapper, PreTokenizerWrapper};
 use crate::token_table::{Spelling, TokenTable};
 use crate::{TokenizerError, gguf_vocab};
 
+/// Highest id a tokenizer may have; the largest published vocabularies have under a million.
+const MAX_ID: u32 = (1 << 24) - 1;
+
 /// A model's tokenizer. Cheap to clone; all methods may be called from many threads at once.
 #[derive(Clone)]
 pub struct Tokenizer {
@@ -70,10 +73,8 @@ impl Tokenizer {
                     before: id_of("bos_token").filter(|_| facts.add_bos.unwrap_or(built.adds_bos)),
                     after: id_of("eos_token").filter(|_| facts.add_eos.unwrap_or(false)),
                 };
-                Ok(
-                    Self::join(built.tokenizer, built.without_prefix, built.spelling, ends)
-                        .with_ends(bos, eos),
-                )
+                Self::join(built.tokenizer, built.without_prefix, built.spelling, ends)
+                    .map(|tokenizer| tokenizer.with_ends(bos, eos))
             }
         }
     }
@@ -81,7 +82,7 @@ impl Tokenizer {
     /// Builds a tokenizer from the bytes of a tokenizer.json and the facts beside it.
     pub fn from_json(json: &[u8], facts: &TokenizerFacts) -> Result<Self, TokenizerError> {
         let damaged = |error: tokenizers::Error| TokenizerError::Damaged(error.to_string());
-        let mut encoder = tokenizers::Tokenizer::from_bytes(json).map_err(damaged)?;
+        let mut encoder = parse(json)?;
         // Both belong to batches of training data; a prompt is never cut or padded in silence.
         encoder.with_truncation(None).map_err(damaged)?;
         encoder.with_padding(None);
@@ -112,7 +113,7 @@ impl Tokenizer {
             Ends::PostProcessor
         };
         let without_prefix = without_prefix(&encoder);
-        Ok(Self::join(encoder, without_prefix, spelling, ends))
+        Self::join(encoder, without_prefix, spelling, ends)
     }
 
     fn join(
@@ -120,11 +121,16 @@ impl Tokenizer {
         without_prefix: Option<tokenizers::Tokenizer>,
         spelling: Spelling,
         ends: Ends,
-    ) -> Self {
+    ) -> Result<Self, TokenizerError> {
         // The pool of text workers is the only parallelism: a library's own threads would escape its bound.
         tokenizers::parallelism::set_parallelism(false);
         let added = encoder.get_added_tokens_decoder();
         let highest = encoder.get_vocab(true).into_values().max();
+        if let Some(id) = highest.filter(|&id| id > MAX_ID) {
+            return Err(TokenizerError::Damaged(format!(
+                "it has a token with id {id}, above the limit of {MAX_ID}"
+            )));
+        }
         let num_ids = highest.map_or(0, |id| id as usize + 1);
         let mut table = TokenTable::default();
         let mut special = vec![false; num_ids];
@@ -134,7 +140,7 @@ impl Tokenizer {
             table.push(&text, added.is_some(), &spelling);
             special[id as usize] = added.is_some_and(|token| token.special);
         }
-        Tokenizer {
+        Ok(Tokenizer {
             inner: Arc::new(Inner {
                 encoder,
                 without_prefix,
@@ -145,7 +151,7 @@ impl Tokenizer {
                 bos_token_id: None,
                 eos_token_ids: Vec::new(),
             }),
-        }
+        })
     }
 
     fn with_ends(mut self, bos: Option<u32>, eos: &[u32]) -> Self {
@@ -248,6 +254,20 @@ impl Tokenizer {
             }
         }
         Ok(sequences)
+    }
+}
+
+/// The library's tokenizer out of tokenizer.json; its parser panics on some damaged files.
+fn parse(json: &[u8]) -> Result<tokenizers::Tokenizer, TokenizerError> {
+    let damaged = |reason: String| TokenizerError::Damaged(reason);
+    serde_json::from_slice::<serde::de::IgnoredAny>(json)
+        .map_err(|error| damaged(error.to_string()))?;
+    match std::panic::catch_unwind(|| tokenizers::Tokenizer::from_bytes(json)) {
+        Ok(Ok(tokenizer)) => Ok(tokenizer),
+        Ok(Err(error)) => Err(damaged(error.to_string())),
+        Err(_) => Err(damaged(
+            "its parts do not have the form of a tokenizer".to_owned(),
+        )),
     }
 }
 

@@ -126,6 +126,16 @@ fn decoders_that_are_not_concatenation_are_refused() {
     assert!(matches!(result, Err(TokenizerError::Damaged(_))));
 }
 
+#[test]
+fn a_huge_id_is_refused_before_memory_is_reserved() {
+    let mut json = json_file();
+    json["model"]["vocab"]["huge"] = json!(u32::MAX);
+    let result = Tokenizer::from_json(json.to_string().as_bytes(), &TokenizerFacts::default());
+    assert!(
+        matches!(result, Err(TokenizerError::Damaged(reason)) if reason.contains("4294967295"))
+    );
+}
+
 proptest! {
     #[test]
     fn every_text_survives_the_round_trip(text in "\\PC{0,40}|[ \\t\\r\\n]{0,40}|(\u{200D}|😀|e\u{301}|ab|END|\u{0}){0,20}") {
