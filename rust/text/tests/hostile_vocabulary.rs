@@ -45,6 +45,10 @@ fn a_small_vocabulary_works() {
         .expect("the vocabulary works");
     assert_eq!(tokenizer.encode("ab", true).unwrap(), [0, 3]);
     assert_eq!(tokenizer.decode(&[1, 2, 3], false), "abab");
+    assert_eq!(
+        byte_tokenizer::tokenizer().num_ids(),
+        byte_tokenizer::NUM_IDS
+    );
 }
 
 #[test]
