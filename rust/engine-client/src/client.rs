@@ -23,6 +23,8 @@ use crate::status::{EngineState, EngineStatus};
 use crate::wake::Wake;
 
 const UTILITY_TIMEOUT: Duration = Duration::from_secs(30);
+/// For methods that move weights.
+const LONG_UTILITY_TIMEOUT: Duration = Duration::from_secs(600);
 /// Queued prompt tokens allowed by default, in KV pools.
 const QUEUED_POOLS: usize = 4;
 
@@ -118,7 +120,7 @@ impl EngineClient {
         };
         let command = config.command.clone();
         let shared = Arc::new(Shared {
-            metrics: registry.engine(0, 1 << 17),
+            metrics: registry.engine(0),
             registry,
             config,
             open: OpenRequests::default(),
@@ -272,7 +274,11 @@ impl EngineClient {
             return Err(refusal);
         }
         let (reply, answer) = oneshot::channel();
-        let deadline = Instant::now() + UTILITY_TIMEOUT;
+        let timeout = match method {
+            "sleep" | "wake_up" | "load_lora" => LONG_UTILITY_TIMEOUT,
+            _ => UTILITY_TIMEOUT,
+        };
+        let deadline = Instant::now() + timeout;
         self.shared.command(Command::Utility(UtilityCall {
             method: method.to_owned(),
             args,

@@ -14,10 +14,20 @@ use crate::output::{PromptChunk, TokenLogprobs};
 use crate::record::{EndOf, PrefillCounts, Record, SharedRecord};
 
 /// What the dispatcher remembers of the running engine process.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct EngineMemory {
+    incarnation: u64,
     /// Totals as of the last snapshot; a new process starts from 0.
     last: Option<Box<SchedulerStats>>,
+}
+
+impl EngineMemory {
+    pub fn new(incarnation: u64) -> Self {
+        EngineMemory {
+            incarnation,
+            last: None,
+        }
+    }
 }
 
 /// Hands out one message. `received` is when it came from the socket.
@@ -327,11 +337,7 @@ fn totals<'a>(
 
 fn take_snapshot(shared: &Shared, memory: &mut EngineMemory, stats: &SchedulerStats) {
     let metrics = &shared.metrics;
-    if memory
-        .last
-        .as_ref()
-        .is_some_and(|last| last.incarnation != stats.incarnation)
-    {
+    if stats.incarnation != memory.incarnation {
         metrics.bad_frame(false, "kind").add(1);
         return;
     }
@@ -356,6 +362,12 @@ fn take_snapshot(shared: &Shared, memory: &mut EngineMemory, stats: &SchedulerSt
         metrics
             .step_tokens
             .observe(u64::from(stats.step_num_tokens));
+    }
+    // Samples come once a number: a message that comes twice brings none the second time.
+    if memory.last.as_ref().is_none_or(|last| last.seq < stats.seq) {
+        for ns in &stats.grammar_compile_ns {
+            metrics.grammar_compile.observe(*ns);
+        }
     }
     set_gauges(metrics, stats);
     if let Some(cpu_ns) = stats.process_cpu_ns {

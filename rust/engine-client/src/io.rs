@@ -1,6 +1,7 @@
 //! The I/O thread: the ROUTER, the handshake, heartbeats, liveness, and every message in and out.
 
 use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender};
 use std::time::{Duration, Instant};
@@ -12,25 +13,29 @@ use wire::{
     Shutdown, ShutdownMode, Stats, Utility, UtilityReply, Value, decode, encode,
 };
 
+use crate::cache_info::cache_labels;
 use crate::client::Shared;
 use crate::death::DeathPolicy;
 use crate::dispatch::{EngineMemory, clear_gauges, dispatch};
+use crate::life::{LifeRules, Pulse, Verdict};
 use crate::process::{ChildEvent, SpawnerOrder};
 use crate::record::{EndOf, SharedRecord};
 use crate::socket::SocketFolder;
 use crate::status::{EngineState, Fatal};
 
+/// The one engine of this release.
+const ENGINE_INDEX: u16 = 0;
 /// Most keys of one Abort.
 const MAX_ABORT_KEYS: usize = 1024;
-/// Heartbeats without a message after which an engine counts as stale.
-const STALE_HEARTBEATS: u32 = 3;
-/// Shortest step that counts as stale.
-const STALE_STEP: Duration = Duration::from_secs(5);
+/// Messages read between two looks at the commands, so that a busy engine cannot keep aborts from being sent.
+const MAX_MESSAGES_PER_TURN: usize = 64;
 /// Bad StepOutputs within ten seconds after which the engine is replaced.
 const MAX_BAD_OUTPUTS: usize = 3;
 const BAD_OUTPUTS_WINDOW: Duration = Duration::from_secs(10);
 /// Time the engine has beyond a Shutdown's deadline.
 const KILL_GRACE: Duration = Duration::from_secs(1);
+/// Time a process has to end by itself after its EngineFailed.
+const FAILED_GRACE: Duration = Duration::from_secs(2);
 
 /// A call on its way.
 #[derive(Debug)]
@@ -61,12 +66,28 @@ struct Peer {
     identity: Identity,
     minor: u16,
     ready: bool,
-    last_message: Instant,
-    step_age: Duration,
-    longest_step: Duration,
+    pulse: Pulse,
     bad_outputs: Vec<Instant>,
     memory: EngineMemory,
-    failed: Option<EngineFailed>,
+    failed: Option<(EngineFailed, Instant)>,
+}
+
+impl Peer {
+    fn new(identity: Identity, now: Instant) -> Self {
+        Peer {
+            identity,
+            minor: 0,
+            ready: false,
+            pulse: Pulse::new(now),
+            bad_outputs: Vec::new(),
+            memory: EngineMemory::new(identity.incarnation),
+            failed: None,
+        }
+    }
+
+    fn serves(&self) -> bool {
+        self.ready && self.failed.is_none()
+    }
 }
 
 /// State of the I/O thread.
@@ -102,6 +123,9 @@ impl IoThread {
         socket.set_sndhwm(0).map_err(fail)?;
         socket.set_rcvhwm(0).map_err(fail)?;
         socket.set_linger(0).map_err(fail)?;
+        socket
+            .set_maxmsgsize(wire::MAX_MESSAGE_BYTES as i64)
+            .map_err(fail)?;
         socket.bind(&folder.address()).map_err(fail)?;
         let now = Instant::now();
         Ok(IoThread {
@@ -135,6 +159,7 @@ impl IoThread {
                 tracing::error!("polling the engine's socket failed: {error}");
             }
             self.shared.wake.drain();
+            // What is left over is found by the next poll.
             self.receive();
             self.take_commands();
             self.keep_time();
@@ -196,7 +221,10 @@ impl IoThread {
 
     fn add(&mut self, records: &[SharedRecord], adds: &mut AddRequests) {
         for record in records {
-            if self.peer.as_ref().is_some_and(|peer| peer.ready) {
+            if record.lock().ended.is_some() {
+                continue; // it fell with an engine that died before this one was ready
+            }
+            if self.peer.as_ref().is_some_and(Peer::serves) {
                 adds.push(&record.request.row(record.key));
             } else {
                 // The engine died between acceptance and here.
@@ -206,6 +234,10 @@ impl IoThread {
     }
 
     fn call(&mut self, call: UtilityCall) {
+        if !self.peer.as_ref().is_some_and(Peer::serves) {
+            let _ = call.reply.send(Err(engine_lost())); // an error: the caller no longer waits
+            return;
+        }
         self.next_call += 1;
         let message = Utility {
             call_id: self.next_call,
@@ -237,8 +269,10 @@ impl IoThread {
     }
 
     fn finish_stop(&mut self) {
-        // Send errors mean that the other side has gone already.
+        // Send errors mean that the other side has gone already. The order before the signal: a child that is just being
+        // started meets one of the two.
         let _ = self.orders.send(SpawnerOrder::Stop);
+        self.shared.child.signal(libc::SIGKILL);
         self.end_all(
             || ApiError::new(ErrorKind::ShuttingDown, "The server is shutting down."),
             EndCause::Shutdown,
@@ -251,58 +285,49 @@ impl IoThread {
 
     // ---- incoming ---------------------------------------------------------------------------------------------------
 
-    fn receive(&mut self) {
-        while let Ok(frames) = self.socket.recv_multipart(zmq::DONTWAIT) {
+    /// Reads what has come, up to a bound; true = there may be more.
+    fn receive(&mut self) -> bool {
+        for _ in 0..MAX_MESSAGES_PER_TURN {
+            let Ok(frames) = self.socket.recv_multipart(zmq::DONTWAIT) else {
+                return false;
+            };
             let Some((identity, frames)) = frames.split_first() else {
                 continue;
             };
-            let received = Instant::now();
             match Identity::from_bytes(identity) {
                 Some(identity) if frames.len() == 1 && frames[0].is_empty() => {
                     self.on_knock(identity)
                 }
-                Some(identity)
-                    if self
-                        .peer
-                        .as_ref()
-                        .is_some_and(|peer| peer.identity == identity) =>
-                {
-                    self.on_message(frames, received);
-                }
+                Some(identity) if self.peer_is(identity) => self.on_frames(frames),
                 // A stranger, or a process that has been replaced.
                 _ => self.shared.metrics.bad_frame(false, "kind").add(1),
             }
         }
+        true
+    }
+
+    fn peer_is(&self, identity: Identity) -> bool {
+        self.peer
+            .as_ref()
+            .is_some_and(|peer| peer.identity == identity)
     }
 
     fn on_knock(&mut self, identity: Identity) {
-        if self
-            .peer
-            .as_ref()
-            .is_some_and(|peer| peer.identity != identity)
-            && self.shared.config.command.is_some()
+        if identity.engine_index != ENGINE_INDEX
+            || (self.peer.is_some()
+                && !self.peer_is(identity)
+                && self.shared.config.command.is_some())
         {
             return self.shared.metrics.bad_frame(false, "kind").add(1);
         }
-        if self
-            .peer
-            .as_ref()
-            .is_some_and(|peer| peer.identity != identity)
-        {
-            self.on_death("it knocked again as a new process");
-        }
         let now = Instant::now();
-        self.peer = Some(Peer {
-            identity,
-            minor: 0,
-            ready: false,
-            last_message: now,
-            step_age: Duration::ZERO,
-            longest_step: Duration::ZERO,
-            bad_outputs: Vec::new(),
-            memory: EngineMemory::default(),
-            failed: None,
-        });
+        let is_waiting = self.peer_is(identity) && !self.peer.as_ref().is_some_and(|p| p.ready);
+        if !is_waiting {
+            if self.peer.is_some() {
+                self.on_death("it knocked again");
+            }
+            self.peer = Some(Peer::new(identity, now));
+        }
         self.loading_since = now;
         let hello = Hello {
             protocol_major: wire::PROTOCOL_MAJOR,
@@ -316,28 +341,32 @@ impl IoThread {
         self.send(&Message::Hello(hello));
     }
 
+    /// Takes one message of the engine. Its faults are found by the decoder; should a fault get past it, this thread goes
+    /// on all the same, for every request depends on it.
+    fn on_frames(&mut self, frames: &[Vec<u8>]) {
+        let received = Instant::now();
+        let taken = catch_unwind(AssertUnwindSafe(|| self.on_message(frames, received)));
+        if taken.is_err() {
+            tracing::error!("taking a message of the engine panicked: it is dropped");
+            self.shared.metrics.bad_frame(false, "columns").add(1);
+            self.on_lost_outputs(received);
+        }
+    }
+
     fn on_message(&mut self, frames: &[Vec<u8>], received: Instant) {
         let Some(peer) = &mut self.peer else { return };
-        peer.last_message = received;
+        peer.pulse.hear(received);
         match decode(Direction::FromEngine, peer.minor, frames) {
-            Ok(Message::Ready(ready)) => self.on_ready(ready),
+            Ok(Message::Ready(ready)) if !peer.ready => self.on_ready(ready),
             Ok(Message::StepOutputs(outputs)) if peer.ready => {
                 if let Stats::Present(stats) = &outputs.stats {
-                    peer.longest_step = peer.longest_step.max(peer.step_age);
-                    peer.step_age = Duration::from_millis(u64::from(stats.step_age_ms));
+                    let age = Duration::from_millis(u64::from(stats.step_age_ms));
+                    peer.pulse.note_step_age(age);
                 }
                 dispatch(&self.shared, &mut peer.memory, &outputs, received);
             }
             Ok(Message::UtilityReply(reply)) => self.on_reply(reply),
-            Ok(Message::EngineFailed(failed)) => {
-                tracing::error!(
-                    "the engine failed ({}): {}",
-                    failed.kind.label(),
-                    failed.cause
-                );
-                tracing::debug!("{}", failed.traceback);
-                peer.failed = Some(failed);
-            }
+            Ok(Message::EngineFailed(failed)) => self.on_failed(failed, received),
             Ok(_) => self.shared.metrics.bad_frame(false, "kind").add(1),
             Err(fault) => {
                 tracing::warn!("{fault}");
@@ -349,6 +378,39 @@ impl IoThread {
                     self.on_lost_outputs(received);
                 }
             }
+        }
+    }
+
+    /// The engine's last word: what is open ends now, without waiting for the process to be reaped.
+    fn on_failed(&mut self, failed: EngineFailed, now: Instant) {
+        tracing::error!(
+            "the engine failed ({}): {}",
+            failed.kind.label(),
+            failed.cause
+        );
+        tracing::debug!("{}", failed.traceback);
+        let is_retried = failed.kind.is_retried();
+        let cause = failed.cause.clone();
+        self.lose_all();
+        if self.shared.config.command.is_none() {
+            return if is_retried {
+                self.on_death(&cause);
+                self.shared
+                    .set_state_unless_stopping(EngineState::Restarting {
+                        retry_in: Duration::ZERO,
+                    });
+            } else {
+                self.give_up(Fatal::Refused(cause));
+            };
+        }
+        let Some(peer) = &mut self.peer else { return };
+        let served = peer.serves();
+        peer.failed = Some((failed, now));
+        if served {
+            self.shared
+                .set_state_unless_stopping(EngineState::Restarting {
+                    retry_in: Duration::ZERO,
+                });
         }
     }
 
@@ -378,11 +440,14 @@ impl IoThread {
             return self.give_up(Fatal::Refused(sizes));
         }
         peer.ready = true;
+        peer.pulse = Pulse::new(Instant::now());
+        peer.pulse.set_device(&facts.device);
         self.publish_ready(*facts);
     }
 
     fn publish_ready(&mut self, facts: EngineFacts) {
         let metrics = &self.shared.metrics;
+        metrics.become_ready(facts.max_model_len);
         metrics.engine_up.set(1.0);
         metrics
             .engine_start_seconds
@@ -459,9 +524,10 @@ impl IoThread {
             }
             ChildEvent::Ended { status, exit_code } => {
                 // Its last words may have arrived after the last look at the socket.
-                self.receive();
+                while self.receive() {}
                 self.shared.status.send_modify(|status| status.pid = 0);
                 let failed = self.peer.as_ref().and_then(|peer| peer.failed.clone());
+                let failed = failed.map(|(failed, _)| failed);
                 let was_ready = self.peer.as_ref().is_some_and(|peer| peer.ready);
                 self.on_death(&status);
                 if self.stopping.is_some() {
@@ -509,8 +575,8 @@ impl IoThread {
 
     fn give_up(&mut self, fatal: Fatal) {
         tracing::error!("{}", fatal.message());
+        let _ = self.orders.send(SpawnerOrder::Stop); // an error: the spawner has ended, and with it the child
         self.shared.child.signal(libc::SIGKILL);
-        let _ = self.orders.send(SpawnerOrder::Stop);
         self.on_death("given up");
         self.shared
             .set_state_unless_stopping(EngineState::Failed(fatal));
@@ -521,6 +587,11 @@ impl IoThread {
         if self.peer.take().is_some() {
             tracing::error!("the engine is gone: {status}");
         }
+        self.lose_all();
+    }
+
+    /// Every open request and call ends with `engine_lost`.
+    fn lose_all(&mut self) {
         clear_gauges(&self.shared.metrics);
         self.end_all(engine_lost, EndCause::EngineFailed);
         for (_, call) in self.calls.drain() {
@@ -569,7 +640,14 @@ impl IoThread {
         {
             self.shared.child.signal(libc::SIGKILL);
         }
-        let ready = self.peer.as_ref().is_some_and(|peer| peer.ready);
+        let failed_at = self.peer.as_ref().and_then(|peer| peer.failed.as_ref());
+        if let Some((_, at)) = failed_at {
+            if now.saturating_duration_since(*at) >= FAILED_GRACE {
+                self.shared.child.signal(libc::SIGKILL);
+            }
+            return;
+        }
+        let ready = self.peer.as_ref().is_some_and(Peer::serves);
         let loading = self.shared.status.borrow().pid != 0 && !ready;
         if loading && now.saturating_duration_since(self.loading_since) > config.start_timeout {
             self.kill_as_hung("it did not become ready in time");
@@ -584,21 +662,22 @@ impl IoThread {
     fn check_life(&mut self, now: Instant) {
         let Some(peer) = &self.peer else { return };
         let config = &self.shared.config;
-        let silence = now.saturating_duration_since(peer.last_message);
-        // On a CPU a step may take seconds; what has been seen before is no surprise.
-        let long_step = STALE_STEP.max(peer.longest_step * 4);
-        let is_stale = silence > config.heartbeat * STALE_HEARTBEATS || peer.step_age > long_step;
-        let has_work = self.shared.open.lock().len() > 0 || !self.calls.is_empty();
-        let is_hung = has_work
-            && (silence > config.watchdog || peer.step_age > config.watchdog.max(long_step));
-        if is_hung && config.command.is_some() {
-            return self.kill_as_hung("it was silent, or in one step, for too long");
-        }
-        self.shared.set_state_unless_stopping(if is_stale {
-            EngineState::Stale
-        } else {
-            EngineState::Ready
-        });
+        let rules = LifeRules {
+            heartbeat: config.heartbeat,
+            watchdog: config.watchdog,
+            // Without a child there is nobody to kill: an engine that connects by itself is stale for as long as it hangs.
+            can_hang: config.command.is_some()
+                && self.calls.is_empty()
+                && self.shared.open.lock().len() > 0,
+        };
+        let state = match peer.pulse.judge(now, rules) {
+            Verdict::Alive => EngineState::Ready,
+            Verdict::Stale => EngineState::Stale,
+            Verdict::Hung => {
+                return self.kill_as_hung("it was silent, or in one step, for too long");
+            }
+        };
+        self.shared.set_state_unless_stopping(state);
     }
 
     fn kill_as_hung(&mut self, why: &str) {
@@ -611,9 +690,13 @@ impl IoThread {
 }
 
 impl Shared {
-    /// A server that is stopping stays so, whatever the engine does.
+    /// A server that is stopping, or has given its engine up, stays so, whatever the engine does.
     fn set_state_unless_stopping(&self, state: EngineState) {
-        if self.status.borrow().state != EngineState::Stopping {
+        let is_final = matches!(
+            self.status.borrow().state,
+            EngineState::Stopping | EngineState::Failed(_)
+        );
+        if !is_final {
             self.set_state(state);
         }
     }
@@ -627,41 +710,4 @@ fn engine_lost() -> ApiError {
             "The engine died while it worked on the request.",
         )
     }
-}
-
-/// Labels of `cache_config_info`.
-fn cache_labels(facts: &EngineFacts) -> String {
-    let cache = &facts.cache;
-    let text = |value: Option<String>| value.unwrap_or_else(|| "None".to_owned());
-    let python_bool = |value: bool| if value { "True" } else { "False" };
-    [
-        format!("num_gpu_blocks=\"{}\"", facts.num_blocks),
-        format!("block_size=\"{}\"", facts.block_size),
-        format!("cache_dtype=\"{}\"", cache.cache_dtype),
-        format!(
-            "gpu_memory_utilization=\"{}\"",
-            cache.gpu_memory_utilization
-        ),
-        format!(
-            "enable_prefix_caching=\"{}\"",
-            python_bool(cache.enable_prefix_caching)
-        ),
-        format!(
-            "prefix_caching_hash_algo=\"{}\"",
-            cache.prefix_caching_hash_algo
-        ),
-        format!(
-            "num_cpu_blocks=\"{}\"",
-            text(cache.num_cpu_blocks.map(|n| n.to_string()))
-        ),
-        format!(
-            "kv_offloading_backend=\"{}\"",
-            text(cache.kv_offloading_backend.clone())
-        ),
-        format!(
-            "kv_offloading_size=\"{}\"",
-            text(cache.kv_offloading_size.map(|n| n.to_string()))
-        ),
-    ]
-    .join(",")
 }

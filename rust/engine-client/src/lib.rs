@@ -4,11 +4,13 @@
 //! queues of open requests. The *spawner thread* starts the engine, reaps it and starts it again. Routes call
 //! [`EngineClient`] from the async runtime. Knows tokens and numbers, never text.
 
+mod cache_info;
 mod client;
 mod config;
 mod death;
 mod dispatch;
 mod io;
+mod life;
 mod open_requests;
 mod output;
 mod process;

@@ -201,6 +201,19 @@ impl OutputStream {
     }
 }
 
+impl OutputStream {
+    /// Ends the request at a stop string that `num_kept` output tokens reach; what the engine made beyond them is waste.
+    pub fn end_at_stop_string(&mut self, num_kept: u32) -> Ended {
+        let ended = self.end(AbortCause::StopString);
+        let beyond = ended.usage.completion_tokens.saturating_sub(num_kept);
+        self.shared
+            .metrics
+            .wasted("past_stop")
+            .add(u64::from(beyond));
+        ended
+    }
+}
+
 impl Drop for OutputStream {
     fn drop(&mut self) {
         if !self.has_ended {

@@ -38,28 +38,21 @@ pub(crate) enum ChildEvent {
     },
 }
 
-/// A handle that signals exactly the process it was made for, or nobody.
+/// A handle that signals exactly the process it was made for, or nobody: the id is forgotten before the process is
+/// reaped, and only then can the system give it to another.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct ChildHandle(Arc<Mutex<Option<OwnedFd>>>);
+pub(crate) struct ChildHandle(Arc<Mutex<Option<libc::pid_t>>>);
 
 impl ChildHandle {
-    fn set(&self, pidfd: Option<OwnedFd>) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = pidfd;
+    fn set(&self, pid: Option<libc::pid_t>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = pid;
     }
 
     /// Sends a signal to the child, if it lives.
     pub fn signal(&self, signal: libc::c_int) {
-        if let Some(pidfd) = &*self.0.lock().unwrap_or_else(PoisonError::into_inner) {
-            // SAFETY: the descriptor is open and names our own child; no pointer is followed with a null siginfo.
-            unsafe {
-                libc::syscall(
-                    libc::SYS_pidfd_send_signal,
-                    pidfd.as_raw_fd(),
-                    signal,
-                    std::ptr::null::<u8>(),
-                    0,
-                )
-            };
+        if let Some(pid) = *self.0.lock().unwrap_or_else(PoisonError::into_inner) {
+            // SAFETY: takes no pointer; the id names our own child as long as it stands here.
+            unsafe { libc::kill(pid, signal) };
         }
     }
 }
@@ -74,12 +67,18 @@ pub(crate) fn supervise(
 ) {
     loop {
         match spawn(command, address) {
-            Ok(mut process) => {
-                child.set(pidfd_of(process.id()));
+            Ok(process) => {
+                child.set(Some(process.id() as libc::pid_t));
                 tell(ChildEvent::Started { pid: process.id() });
-                let ended = process.wait();
-                child.set(None);
-                tell(ended_event(ended));
+                // Told to stop while it was being started: nobody else has seen the child.
+                let is_unwanted = orders.try_recv().is_ok();
+                if is_unwanted {
+                    child.signal(libc::SIGKILL);
+                }
+                tell(ended_event(reap(process, child)));
+                if is_unwanted {
+                    return;
+                }
             }
             Err(error) => {
                 let status = format!(
@@ -100,6 +99,30 @@ pub(crate) fn supervise(
             Ok(SpawnerOrder::Stop) | Err(_) => return,
         }
     }
+}
+
+/// Waits for the child's end, ends what is left of its process group, and reaps it.
+fn reap(mut process: Child, child: &ChildHandle) -> io::Result<ExitStatus> {
+    let pid = process.id();
+    loop {
+        // SAFETY: the structure is plain data and ours; WNOWAIT leaves the child as it is.
+        let waited = unsafe {
+            let mut info: libc::siginfo_t = std::mem::zeroed();
+            libc::waitid(
+                libc::P_PID,
+                pid,
+                &raw mut info,
+                libc::WEXITED | libc::WNOWAIT,
+            )
+        };
+        if waited == 0 || io::Error::last_os_error().kind() != io::ErrorKind::Interrupted {
+            break;
+        }
+    }
+    child.set(None);
+    // SAFETY: takes no pointer; as the leader is not reaped yet, the group's id is still its own.
+    unsafe { libc::kill(-(pid as libc::pid_t), libc::SIGKILL) };
+    process.wait()
 }
 
 fn ended_event(ended: io::Result<ExitStatus>) -> ChildEvent {
@@ -174,11 +197,4 @@ fn memory_file(bytes: &[u8]) -> io::Result<File> {
     file.write_all(bytes)?;
     file.rewind()?;
     Ok(file)
-}
-
-fn pidfd_of(pid: u32) -> Option<OwnedFd> {
-    // SAFETY: no pointer is passed; the child has not been reaped, so the pid is its own.
-    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid as libc::pid_t, 0) };
-    // SAFETY: a result of 0 or more is a fresh descriptor.
-    (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
 }

@@ -92,6 +92,7 @@ impl Record {
             return None;
         }
         let now = Instant::now();
+        metrics.clock_anomalies.add(state.num_backward_spans());
         let ended = self.ended(state, end, now);
         let times = &ended.times;
         metrics.count_end(ended.cause);
@@ -227,6 +228,15 @@ impl RecordState {
             counter.add(u64::from(tokens));
         }
         self.computed
+    }
+
+    /// Spans that end before they begin; they are sampled as 0.
+    fn num_backward_spans(&self) -> u64 {
+        let backward = |from: Option<u64>, to: Option<u64>| {
+            u64::from(from.zip(to).is_some_and(|(from, to)| to < from))
+        };
+        backward(self.queued_ns, self.scheduled_ns)
+            + backward(self.scheduled_ns, self.first_event_ns)
     }
 
     /// Notes a lifecycle stamp; true if it was the first `scheduled` one.

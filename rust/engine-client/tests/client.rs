@@ -431,6 +431,61 @@ async fn a_vocabulary_below_the_tokenizers_is_refused() {
 }
 
 #[tokio::test]
+async fn another_major_version_is_refused_naming_both() {
+    let metrics = Arc::new(Metrics::new("proa", "m", "0", "mock").unwrap());
+    let client = EngineClient::start(ClientConfig::default(), metrics).unwrap();
+    let protocol_major = wire::PROTOCOL_MAJOR + 1;
+    let config = MockConfig {
+        protocol_major,
+        ..MockConfig::default()
+    };
+    let _engine = MockEngine::spawn(config, client.address());
+    reach(&client, |state| matches!(state, EngineState::Failed(_))).await;
+    let EngineState::Failed(fatal) = client.status().state else {
+        panic!("failed")
+    };
+    assert_eq!(fatal.exit_code(), 2);
+    for version in [protocol_major, wire::PROTOCOL_MAJOR] {
+        assert!(fatal.message().contains(&version.to_string()));
+    }
+}
+
+#[tokio::test]
+async fn series_of_an_engine_appear_with_its_ready_at_0() {
+    let registry = Arc::new(Metrics::new("proa", "m", "0", "mock").unwrap());
+    let client = EngineClient::start(ClientConfig::default(), Arc::clone(&registry)).unwrap();
+    let text = registry.render(Format::Prometheus);
+    assert!(text.contains("proa:engine_up{") && !text.contains("proa:generation_tokens_total"));
+    let config = MockConfig {
+        max_model_len: 3000,
+        ..MockConfig::default()
+    };
+    let _engine = MockEngine::spawn(config, client.address());
+    reach(&client, |state| *state == EngineState::Ready).await;
+    assert_eq!(engine_series(&registry, "engine_up", ""), 1.0);
+    assert_eq!(
+        engine_series(&registry, "request_prompt_tokens_bucket", "le=\"3000.0\""),
+        0.0
+    );
+}
+
+#[tokio::test]
+async fn tokens_behind_a_stop_string_are_waste() {
+    let setup = setup(scripted(|_| Script {
+        tokens_per_step: 4,
+        ..Script::of([1, 2, 3, 4, 5, 6, 7, 8])
+    }))
+    .await;
+    let mut stream = setup.client.submit(request(&[1], 9)).unwrap();
+    stream.next().await;
+    let made = stream.end_at_stop_string(2).usage.completion_tokens;
+    assert_eq!(
+        engine_series(&setup.metrics, "wasted_tokens_total", "cause=\"past_stop\""),
+        f64::from(made - 2)
+    );
+}
+
+#[tokio::test]
 async fn silence_is_stale_and_passes() {
     let config = MockConfig {
         faults: vec![Fault::Freeze(2, Duration::from_millis(1500))],

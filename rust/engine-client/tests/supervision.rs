@@ -29,9 +29,14 @@ fn mock_program() -> PathBuf {
 }
 
 fn start(play: &str, config: ClientConfig) -> EngineClient {
+    start_with(play, config, &[])
+}
+
+fn start_with(play: &str, config: ClientConfig, words: &[&str]) -> EngineClient {
+    let arguments = ["--config-fd", "3"].iter().chain(words);
     let command = EngineCommand {
         program: mock_program().into(),
-        arguments: vec!["--config-fd".into(), "3".into()],
+        arguments: arguments.map(|word| word.into()).collect(),
         environment: vec![("PROA_TEST_MOCK".into(), play.into())],
         document: r#"{"connect":"{connect}","parent_pid":"{parent_pid}"}"#.to_owned(),
     };
@@ -193,4 +198,141 @@ async fn a_program_that_is_not_there_is_refused_not_retried() {
     };
     assert_eq!(fatal.exit_code(), 2);
     assert!(fatal.message().contains("/no/such/program"));
+}
+
+async fn end_of(stream: &mut proa_engine_client::OutputStream) -> proa_engine_client::Ended {
+    loop {
+        match tokio::time::timeout(Duration::from_secs(20), stream.next())
+            .await
+            .expect("an end in time")
+        {
+            Some(Output::End(ended)) => return *ended,
+            other => assert!(other.is_some(), "a stream without an end"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_step_that_never_ends_is_a_hang_in_spite_of_its_heartbeats() {
+    let play = r#"{"step_delay_us":1000,"long_step":3,"long_step_ms":60000}"#;
+    let config = ClientConfig {
+        watchdog: Duration::from_millis(900),
+        ..ClientConfig::default()
+    };
+    let client = start(play, config);
+    reach(&client, |state| *state == EngineState::Ready).await;
+    let pid = client.status().pid;
+    let mut stream = client.submit(request(1000)).unwrap();
+    let ended = end_of(&mut stream).await;
+    assert_eq!(
+        ended.error.map(|error| error.kind),
+        Some(ErrorKind::EngineLost)
+    );
+    reach(&client, |state| *state == EngineState::Ready).await;
+    assert!(!is_alive(pid));
+    client
+        .shutdown(ShutdownMode::Now, Duration::from_secs(1))
+        .await;
+}
+
+#[tokio::test]
+async fn a_failing_step_ends_streams_and_open_calls_at_once() {
+    let client = start(
+        r#"{"step_delay_us":1000,"fail_at_step":5}"#,
+        ClientConfig::default(),
+    );
+    reach(&client, |state| *state == EngineState::Ready).await;
+    let mut streams = client
+        .submit_all((0..4).map(|_| request(1000)).collect())
+        .unwrap();
+    for stream in &mut streams {
+        let ended = end_of(stream).await;
+        assert_eq!(
+            ended.error.map(|error| error.kind),
+            Some(ErrorKind::EngineLost)
+        );
+    }
+    reach(&client, |state| *state == EngineState::Ready).await;
+    assert_eq!(client.status().starts, 2);
+    client
+        .shutdown(ShutdownMode::Now, Duration::from_secs(1))
+        .await;
+}
+
+#[tokio::test]
+async fn an_open_call_ends_with_its_engine() {
+    let play = r#"{"step_delay_us":1000,"freeze_at_step":3,"freeze_ms":60000}"#;
+    let client = start(play, ClientConfig::default());
+    reach(&client, |state| *state == EngineState::Ready).await;
+    let pid = client.status().pid;
+    let mut stream = client.submit(request(1000)).unwrap();
+    reach(&client, |state| *state == EngineState::Stale).await;
+    let caller = client.clone();
+    let call = tokio::spawn(async move { caller.utility("is_paused", wire::Map::default()).await });
+    tokio::task::yield_now().await; // the call is on its way before the kill
+    assert!(
+        Command::new("kill")
+            .args(["-9", &pid.to_string()])
+            .status()
+            .unwrap()
+            .success()
+    );
+    let error = call.await.unwrap().unwrap_err();
+    assert_eq!(error.kind, ErrorKind::EngineLost);
+    end_of(&mut stream).await;
+    client
+        .shutdown(ShutdownMode::Now, Duration::from_secs(1))
+        .await;
+}
+
+#[tokio::test]
+async fn a_refused_start_is_exit_2_with_the_engines_own_line() {
+    let client = start(
+        r#"{"refuses_start":"no such kernel: fast"}"#,
+        ClientConfig::default(),
+    );
+    reach(&client, |state| matches!(state, EngineState::Failed(_))).await;
+    let EngineState::Failed(fatal) = client.status().state else {
+        panic!("failed")
+    };
+    assert_eq!(
+        (fatal.exit_code(), fatal.message()),
+        (2, "no such kernel: fast")
+    );
+    assert_eq!(client.status().starts, 1);
+}
+
+/// Whether a process with this word among its arguments lives.
+fn is_any_alive(word: &str) -> bool {
+    let lines = std::fs::read_dir("/proc")
+        .unwrap()
+        .flatten()
+        .filter_map(|entry| std::fs::read(entry.path().join("cmdline")).ok());
+    lines.into_iter().any(|line| {
+        line.split(|byte| *byte == 0)
+            .any(|arg| arg == word.as_bytes())
+    })
+}
+
+#[tokio::test]
+async fn a_shutdown_at_any_moment_of_the_start_leaves_no_child() {
+    mock_program();
+    for round in 0..8_u32 {
+        let word = format!("--round={}-{round}", std::process::id());
+        let client = start_with("{}", ClientConfig::default(), &[&word]);
+        for _ in 0..round * 20 {
+            tokio::task::yield_now().await; // later and later in the start
+        }
+        client
+            .shutdown(ShutdownMode::Now, Duration::from_secs(1))
+            .await;
+        let gone = async {
+            while is_any_alive(&word) {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(10), gone)
+            .await
+            .expect("no child is left");
+    }
 }

@@ -1,7 +1,9 @@
-//! The handles of one engine: built once, alive for the life of the process, all at 0 from the start.
+//! The handles of one engine: built once, alive for the life of the process, shown (at 0) from the engine's first Ready.
 //!
 //! A restarted engine of the same index goes on with the same handles, so counters never fall. What a handle means is
 //! defined in metrics-and-bench.md 1.3 and 1.4 and nowhere else; the help texts are the short form.
+
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use limits::{EndCause, FinishedReason, WAITING_CAUSES};
 
@@ -26,6 +28,8 @@ const WASTE_CAUSES: [&str; 5] = [
 ];
 const BAD_FRAME_SIDES: [&str; 2] = ["front_end", "engine"];
 const BAD_FRAME_REASONS: [&str; 4] = ["decode", "kind", "columns", "stats_backwards"];
+/// Families that say how an engine's start goes: they are shown before its first Ready too.
+const START_FAMILIES: [&str; 3] = ["engine_up", "engine_start_seconds", "engine_restarts_total"];
 /// How many of `WAITING_CAUSES`, from the front, are want of capacity; the rest defer a request.
 const CAPACITY_CAUSES: usize = 4;
 
@@ -57,6 +61,7 @@ macro_rules! engine_metrics {
         #[allow(missing_docs)] // the help texts say what each is
         pub struct EngineMetrics {
             labels: String,
+            is_ready: AtomicBool,
             $(pub $counter: Counter,)*
             $(pub $many: Vec<Counter>,)*
             $(pub $gauge: Gauge,)*
@@ -69,16 +74,16 @@ macro_rules! engine_metrics {
         }
 
         impl EngineMetrics {
-            /// Handles for (model name, engine index); `max_model_len` ends the buckets of token counts.
-            pub fn new(model_name: &str, engine_index: u16, max_model_len: u32) -> Self {
-                let tokens = request_tokens_bounds(max_model_len);
+            /// Handles for (model name, engine index).
+            pub fn new(model_name: &str, engine_index: u16) -> Self {
                 EngineMetrics {
+                    is_ready: AtomicBool::new(false),
                     labels: format!("{},{}", label("model_name", model_name), label("engine", &engine_index.to_string())),
                     $($counter: Counter::default(),)*
                     $($many: $values.iter().map(|_| Counter::default()).collect(),)*
                     $($gauge: Gauge::default(),)*
                     $($many_gauge: $gauge_values.iter().map(|_| Gauge::default()).collect(),)*
-                    $($histogram: $build(&tokens),)*
+                    $($histogram: $build,)*
                     wire_bad_frames: (0..BAD_FRAME_SIDES.len() * BAD_FRAME_REASONS.len()).map(|_| Counter::default()).collect(),
                     cache_config: std::sync::Mutex::default(),
                 }
@@ -97,6 +102,11 @@ macro_rules! engine_metrics {
                     .collect()));)*
                 $(families.push(Family::new($histogram_name, "histogram", $histogram_help, one(Value::Histogram(&self.$histogram))));)*
                 self.add_special_families(&mut families);
+                if !self.is_ready.load(Ordering::Acquire) {
+                    for family in families.iter_mut().filter(|family| !START_FAMILIES.contains(&family.name)) {
+                        family.samples.clear();
+                    }
+                }
                 families
             }
         }
@@ -130,16 +140,12 @@ fn value_name(value: &impl LabelValue) -> &'static str {
     value.name()
 }
 
-fn seconds(family: BucketFamily) -> impl Fn(&[f64]) -> Histogram {
-    move |_| Histogram::of_seconds(family.bounds())
+fn seconds(family: BucketFamily) -> Histogram {
+    Histogram::of_seconds(family.bounds())
 }
 
-fn counts(family: BucketFamily) -> impl Fn(&[f64]) -> Histogram {
-    move |_| Histogram::of_counts(family.bounds())
-}
-
-fn token_counts(bounds: &[f64]) -> Histogram {
-    Histogram::of_counts(bounds)
+fn counts(family: BucketFamily) -> Histogram {
+    Histogram::of_counts(family.bounds())
 }
 
 engine_metrics! {
@@ -198,19 +204,36 @@ engine_metrics! {
         request_prefill_time: "request_prefill_time_seconds", seconds(BucketFamily::RequestLatency), "First scheduled to first output.";
         request_decode_time: "request_decode_time_seconds", seconds(BucketFamily::RequestLatency), "First to last output.";
         request_inference_time: "request_inference_time_seconds", seconds(BucketFamily::RequestLatency), "Prefill and decode time.";
-        request_prompt_tokens: "request_prompt_tokens", token_counts, "Prompt length.";
-        request_generation_tokens: "request_generation_tokens", token_counts, "Tokens generated.";
-        request_params_max_tokens: "request_params_max_tokens", token_counts, "The token limit in force.";
-        request_prefill_kv_computed_tokens: "request_prefill_kv_computed_tokens", token_counts, "Prompt tokens computed, not cached.";
-        request_max_num_generation_tokens: "request_max_num_generation_tokens", token_counts, "Tokens of the longest choice of a client request.";
+        request_prompt_tokens: "request_prompt_tokens", Histogram::deferred_counts(), "Prompt length.";
+        request_generation_tokens: "request_generation_tokens", Histogram::deferred_counts(), "Tokens generated.";
+        request_params_max_tokens: "request_params_max_tokens", Histogram::deferred_counts(), "The token limit in force.";
+        request_prefill_kv_computed_tokens: "request_prefill_kv_computed_tokens", Histogram::deferred_counts(), "Prompt tokens computed, not cached.";
+        request_max_num_generation_tokens: "request_max_num_generation_tokens", Histogram::deferred_counts(), "Tokens of the longest choice of a client request.";
         request_params_n: "request_params_n", counts(BucketFamily::RequestParamsN), "Choices of a client request.";
         request_num_preemptions: "request_num_preemptions", counts(BucketFamily::RequestNumPreemptions), "Preemptions of a request.";
         request_preprocess: "request_preprocess_seconds", seconds(BucketFamily::TimeToFirstToken), "Arrival to acceptance: parse, template, tokenise, admit.";
+        grammar_compile: "grammar_compile_seconds", seconds(BucketFamily::TimeToFirstToken), "Compiling a grammar, cache hits excluded.";
     }
 }
 
 /// Indexes into the labelled families.
 impl EngineMetrics {
+    /// The engine's Ready: from now on every series is shown. `max_model_len` ends the buckets of token counts; that of
+    /// the first Ready counts.
+    pub fn become_ready(&self, max_model_len: u32) {
+        let bounds = request_tokens_bounds(max_model_len);
+        for histogram in [
+            &self.request_prompt_tokens,
+            &self.request_generation_tokens,
+            &self.request_params_max_tokens,
+            &self.request_prefill_kv_computed_tokens,
+            &self.request_max_num_generation_tokens,
+        ] {
+            histogram.set_bounds(&bounds);
+        }
+        self.is_ready.store(true, Ordering::Release);
+    }
+
     /// Index of a bad frame's counter; reasons are those of `wire_bad_frames_total`.
     pub fn bad_frame(&self, from_engine_side: bool, reason: &str) -> &Counter {
         let reason = BAD_FRAME_REASONS

@@ -15,5 +15,5 @@ pub use buckets::{BucketFamily, request_tokens_bounds};
 pub use engine::{EngineMetrics, StepPhase};
 pub use http::HttpMetrics;
 pub use registry::{FrontEndMetrics, Metrics, NamespaceError};
-pub use text::Format;
+pub use text::{Format, label};
 pub use value::{Counter, Gauge, Histogram};

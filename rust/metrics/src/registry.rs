@@ -146,18 +146,14 @@ impl Metrics {
     }
 
     /// The handles of an engine, made on the first call for its index and the same ever after.
-    pub fn engine(&self, engine_index: u16, max_model_len: u32) -> Arc<EngineMetrics> {
+    pub fn engine(&self, engine_index: u16) -> Arc<EngineMetrics> {
         let mut engines = self
             .engines
             .write()
             .unwrap_or_else(std::sync::PoisonError::into_inner);
         while engines.len() <= usize::from(engine_index) {
             let index = engines.len() as u16;
-            engines.push(Arc::new(EngineMetrics::new(
-                &self.model_name,
-                index,
-                max_model_len,
-            )));
+            engines.push(Arc::new(EngineMetrics::new(&self.model_name, index)));
         }
         Arc::clone(&engines[usize::from(engine_index)])
     }
@@ -191,6 +187,9 @@ impl Metrics {
 
 fn write_family(writer: &mut TextWriter, parts: &[&Family<'_>], prefixed: bool) {
     let first = parts[0];
+    if parts.iter().all(|part| part.samples.is_empty()) {
+        return; // nothing to say yet
+    }
     let name = writer.family(first.name, first.kind, first.help, prefixed);
     for (labels, value) in parts.iter().flat_map(|part| &part.samples) {
         match value {
@@ -213,7 +212,7 @@ mod tests {
     #[test]
     fn every_series_of_an_engine_exists_at_zero() {
         let metrics = Metrics::new("vllm", "m", "0", "cpu").unwrap();
-        metrics.engine(0, 3000);
+        metrics.engine(0).become_ready(3000);
         let text = metrics.render(Format::Prometheus);
         for line in [
             "vllm:num_requests_running{model_name=\"m\",engine=\"0\"} 0",
@@ -233,9 +232,32 @@ mod tests {
     }
 
     #[test]
+    fn before_ready_an_engine_shows_its_start_only() {
+        let metrics = Metrics::new("proa", "m", "0", "cpu").unwrap();
+        let engine = metrics.engine(0);
+        engine.engine_restarts[0].add(1);
+        let text = metrics.render(Format::Prometheus);
+        let shown: Vec<&str> = text
+            .lines()
+            .filter(|line| line.contains("engine=\"0\""))
+            .collect();
+        assert_eq!(
+            shown,
+            [
+                "proa:engine_restarts_total{model_name=\"m\",engine=\"0\",cause=\"crash\"} 1",
+                "proa:engine_restarts_total{model_name=\"m\",engine=\"0\",cause=\"hang\"} 0",
+                "proa:engine_restarts_total{model_name=\"m\",engine=\"0\",cause=\"requested\"} 0",
+                "proa:engine_up{model_name=\"m\",engine=\"0\"} 0",
+                "proa:engine_start_seconds{model_name=\"m\",engine=\"0\"} 0",
+            ]
+        );
+        assert!(!text.contains("generation_tokens"));
+    }
+
+    #[test]
     fn open_metrics_ends_with_eof_and_names_counters_without_total() {
         let metrics = Metrics::new("proa", "m", "0", "cpu").unwrap();
-        metrics.engine(0, 100);
+        metrics.engine(0).become_ready(100);
         let text = metrics.render(Format::of_accept(Some(
             "application/openmetrics-text; version=1.0.0",
         )));
@@ -257,8 +279,8 @@ mod tests {
     #[test]
     fn handles_outlive_an_engine() {
         let metrics = Metrics::new("proa", "m", "0", "cpu").unwrap();
-        metrics.engine(1, 100).generation_tokens.add(3);
-        metrics.engine(1, 100).generation_tokens.add(4);
-        assert_eq!(metrics.engine(1, 100).generation_tokens.get(), 7);
+        metrics.engine(1).generation_tokens.add(3);
+        metrics.engine(1).generation_tokens.add(4);
+        assert_eq!(metrics.engine(1).generation_tokens.get(), 7);
     }
 }

@@ -128,7 +128,7 @@ fn bound_text(bound: f64) -> String {
 }
 
 /// A label pair, escaped.
-pub(crate) fn label(name: &str, value: &str) -> String {
+pub fn label(name: &str, value: &str) -> String {
     let mut text = format!("{name}=\"");
     for c in value.chars() {
         match c {

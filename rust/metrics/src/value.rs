@@ -1,5 +1,6 @@
 //! The three kinds of values. Writing one never locks or allocates.
 
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// A whole number that only rises.
@@ -44,57 +45,86 @@ impl Gauge {
 /// Bucket counts and an integer sum. `_count` is derived from the buckets, so it equals `+Inf` in every scrape.
 #[derive(Debug)]
 pub struct Histogram {
+    /// Empty until the bounds are known; samples before that are nobody's, for no request is accepted then.
+    buckets: OnceLock<Buckets>,
+    sum: AtomicU64,
+    units_per_one: f64,
+}
+
+#[derive(Debug)]
+struct Buckets {
     bounds: Vec<f64>,
     /// Bounds in the unit of samples: nanoseconds, or tokens.
     scaled: Vec<u64>,
-    buckets: Vec<AtomicU64>,
-    sum: AtomicU64,
-    units_per_one: f64,
+    counts: Vec<AtomicU64>,
 }
 
 impl Histogram {
     /// A histogram of times; samples are in nanoseconds, bounds and the shown sum in seconds.
     pub fn of_seconds(bounds: &[f64]) -> Self {
-        Self::new(bounds, 1e9)
+        let histogram = Self::without_bounds(1e9);
+        histogram.set_bounds(bounds);
+        histogram
     }
 
     /// A histogram of counts.
     pub fn of_counts(bounds: &[f64]) -> Self {
-        Self::new(bounds, 1.0)
+        let histogram = Self::deferred_counts();
+        histogram.set_bounds(bounds);
+        histogram
     }
 
-    fn new(bounds: &[f64], units_per_one: f64) -> Self {
+    /// A histogram of counts whose bounds come later, by [`Histogram::set_bounds`].
+    pub fn deferred_counts() -> Self {
+        Self::without_bounds(1.0)
+    }
+
+    fn without_bounds(units_per_one: f64) -> Self {
         Histogram {
-            bounds: bounds.to_vec(),
-            scaled: bounds
-                .iter()
-                .map(|bound| (bound * units_per_one).round() as u64)
-                .collect(),
-            buckets: (0..=bounds.len()).map(|_| AtomicU64::new(0)).collect(),
+            buckets: OnceLock::new(),
             sum: AtomicU64::new(0),
             units_per_one,
         }
     }
 
+    /// Sets the bounds, rising strictly, without `+Inf`. The first call counts: samples stay in the buckets they are in.
+    pub fn set_bounds(&self, bounds: &[f64]) {
+        self.buckets.get_or_init(|| Buckets {
+            bounds: bounds.to_vec(),
+            scaled: bounds
+                .iter()
+                .map(|bound| (bound * self.units_per_one).round() as u64)
+                .collect(),
+            counts: (0..=bounds.len()).map(|_| AtomicU64::new(0)).collect(),
+        });
+    }
+
     /// Takes one sample, in nanoseconds or in counts; it lands in the first bucket whose bound is at least it.
     pub fn observe(&self, sample: u64) {
-        let bucket = self.scaled.partition_point(|bound| *bound < sample);
-        self.buckets[bucket].fetch_add(1, Relaxed);
+        let Some(buckets) = self.buckets.get() else {
+            return;
+        };
+        let bucket = buckets.scaled.partition_point(|bound| *bound < sample);
+        buckets.counts[bucket].fetch_add(1, Relaxed);
         self.sum.fetch_add(sample, Relaxed);
     }
 
     /// Bounds, without `+Inf`.
     pub fn bounds(&self) -> &[f64] {
-        &self.bounds
+        self.buckets.get().map_or(&[], |buckets| &buckets.bounds)
     }
 
-    /// Cumulative counts, `+Inf` last.
+    /// Cumulative counts, `+Inf` last; none before the bounds are set.
     pub fn cumulative(&self) -> Vec<u64> {
         let mut total = 0;
-        self.buckets
+        let counts = self
+            .buckets
+            .get()
+            .map_or(&[][..], |buckets| &buckets.counts);
+        counts
             .iter()
-            .map(|bucket| {
-                total += bucket.load(Relaxed);
+            .map(|count| {
+                total += count.load(Relaxed);
                 total
             })
             .collect()
@@ -102,7 +132,7 @@ impl Histogram {
 
     /// Number of samples.
     pub fn count(&self) -> u64 {
-        self.buckets.iter().map(|bucket| bucket.load(Relaxed)).sum()
+        self.cumulative().last().copied().unwrap_or(0)
     }
 
     /// Sum of the samples as an integer: nanoseconds or counts.
@@ -129,6 +159,18 @@ mod tests {
         assert_eq!(histogram.cumulative(), [2, 4, 4, 5]);
         assert_eq!(histogram.count(), 5);
         assert_eq!(histogram.raw_sum(), 1_500_200_002);
+    }
+
+    #[test]
+    fn bounds_that_come_later_are_set_once() {
+        let histogram = Histogram::deferred_counts();
+        histogram.observe(1);
+        assert_eq!((histogram.count(), histogram.raw_sum()), (0, 0));
+        histogram.set_bounds(&[1.0, 2.0]);
+        histogram.observe(2);
+        histogram.set_bounds(&[5.0]);
+        assert_eq!(histogram.cumulative(), [0, 1, 1]);
+        assert_eq!(histogram.bounds(), [1.0, 2.0]);
     }
 
     #[test]

@@ -22,6 +22,7 @@ const BLOCK_SIZE: u32 = 16;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
     Shutdown,
+    Refused,
     Died,
 }
 
@@ -82,6 +83,7 @@ impl MockEngine {
     pub fn run_process(config: MockConfig, address: &str) -> i32 {
         match MockEngine::connect(config, address).run(&AtomicBool::new(false)) {
             End::Shutdown => 0,
+            End::Refused => 2,
             End::Died => std::process::abort(),
         }
     }
@@ -121,7 +123,7 @@ impl MockEngine {
 
     fn ready(&self, phase: &str, facts: Option<Box<EngineFacts>>) -> Message {
         Message::Ready(Ready {
-            protocol_major: wire::PROTOCOL_MAJOR,
+            protocol_major: self.config.protocol_major,
             protocol_minor: wire::PROTOCOL_MINOR,
             engine_index: 0,
             incarnation: self.identity.incarnation,
@@ -159,6 +161,11 @@ impl MockEngine {
         if !self.shake_hands(stop) {
             return End::Shutdown;
         }
+        if let Some(line) = self.config.refuses_start.clone() {
+            self.fail(FailureKind::StartConfig, line);
+            return End::Refused;
+        }
+        self.load();
         let mut next_step = Instant::now();
         let mut last_sent = Instant::now();
         while !stop.load(Ordering::Relaxed) {
@@ -208,16 +215,27 @@ impl MockEngine {
             let frames = self.socket.recv_multipart(0).expect("frames after a poll");
             if let Ok(Message::Hello(hello)) = decode(Direction::FromFrontEnd, 0, &frames) {
                 self.heartbeat = Duration::from_millis(u64::from(hello.heartbeat_ms));
-                break;
+                return true;
             }
         }
+    }
+
+    fn load(&mut self) {
         for (phase, lasts) in self.config.loading.clone() {
             self.send(&self.ready(phase, None));
             thread::sleep(lasts); // a phase is nothing but its length
         }
         self.send(&self.ready("warm_up", Some(Box::new(self.facts()))));
         self.report();
-        true
+    }
+
+    fn fail(&self, kind: FailureKind, cause: String) {
+        self.send(&Message::EngineFailed(EngineFailed {
+            cause,
+            kind,
+            traceback: String::new(),
+            request_key: self.running.iter().map(|live| live.request.key).collect(),
+        }));
     }
 
     fn handle(&mut self, message: Message) {
@@ -373,15 +391,11 @@ impl MockEngine {
             match fault {
                 Fault::Die(step) if step == self.step => return false,
                 Fault::Fail(step) if step == self.step => {
-                    self.send(&Message::EngineFailed(EngineFailed {
-                        cause: "the script says so".to_owned(),
-                        kind: FailureKind::StepFailed,
-                        traceback: String::new(),
-                        request_key: self.running.iter().map(|live| live.request.key).collect(),
-                    }));
+                    self.fail(FailureKind::StepFailed, "the script says so".to_owned());
                     return false;
                 }
                 Fault::Freeze(step, lasts) if step == self.step => thread::sleep(lasts), // the fault is the silence
+                Fault::LongStep(step, lasts) if step == self.step => self.dawdle(lasts),
                 Fault::Garbage(step) if step == self.step => {
                     let _ = self.socket.send_multipart([&[0x82][..], &[0xc1]], 0);
                     return true;
@@ -404,7 +418,26 @@ impl MockEngine {
         true
     }
 
+    /// A step that takes its time: nothing but heartbeats that tell its age.
+    fn dawdle(&mut self, lasts: Duration) {
+        let began = Instant::now();
+        while began.elapsed() < lasts {
+            thread::sleep(self.heartbeat.min(lasts)); // the fault is the time it takes
+            let mut stats = self.stats(0, 0);
+            if let Stats::Present(stats) = &mut stats {
+                stats.step_age_ms = began.elapsed().as_millis() as u32;
+            }
+            let outputs = self.outputs(stats);
+            self.send(&Message::StepOutputs(Box::new(outputs)));
+        }
+    }
+
     fn play_rows(&mut self) -> StepOutputs {
+        for live in self.running.iter().filter(|live| live.gives_first()) {
+            let preempted = (live.request.key, wire::STAMP_PREEMPTED);
+            let count = live.script.preemptions as usize;
+            self.stamps.extend(std::iter::repeat_n(preempted, count));
+        }
         let mut outputs = self.outputs(Stats::Absent);
         let mut logprobs = SampledLogprobs::default();
         let mut asked = false;
@@ -446,6 +479,11 @@ impl MockEngine {
 }
 
 impl Live {
+    /// Whether the next step gives its first token.
+    fn gives_first(&self) -> bool {
+        !self.prefilled && self.waited >= self.script.delay_steps
+    }
+
     /// The tokens of this step and how they end the request; None when the script is used up without an end.
     fn advance(&mut self) -> Option<(Vec<u32>, Finish, i32)> {
         let mut ids = Vec::new();

@@ -1,5 +1,6 @@
 //! The scripted engine as a process: reads `--config-fd 3` as an engine does, and its play from `PROA_TEST_MOCK` (JSON:
-//! `step_delay_us`, `tokens_per_step`, `vocab_size`, `max_num_seqs`, `die_at_step`, `freeze_at_step`, `freeze_ms`).
+//! `step_delay_us`, `tokens_per_step`, `vocab_size`, `max_num_seqs`, `die_at_step`, `fail_at_step`,
+//! `freeze_at_step`, `freeze_ms`, `long_step`, `long_step_ms`, `refuses_start`).
 
 use std::fs;
 use std::process::exit;
@@ -23,6 +24,13 @@ fn main() {
     if let Some(step) = play.get("die_at_step").and_then(Value::as_u64) {
         faults.push(Fault::Die(step));
     }
+    if let Some(step) = play.get("fail_at_step").and_then(Value::as_u64) {
+        faults.push(Fault::Fail(step));
+    }
+    if let Some(step) = play.get("long_step").and_then(Value::as_u64) {
+        let lasts = Duration::from_millis(number("long_step_ms", 1000));
+        faults.push(Fault::LongStep(step, lasts));
+    }
     if let Some(step) = play.get("freeze_at_step").and_then(Value::as_u64) {
         faults.push(Fault::Freeze(
             step,
@@ -34,6 +42,10 @@ fn main() {
         max_num_seqs: number("max_num_seqs", 256) as u32,
         step_delay: Duration::from_micros(number("step_delay_us", 0)),
         faults,
+        refuses_start: play
+            .get("refuses_start")
+            .and_then(Value::as_str)
+            .map(str::to_owned),
         script: Arc::new(move |request| Script {
             tokens_per_step,
             ..Script::echo(request)

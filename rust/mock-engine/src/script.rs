@@ -47,6 +47,8 @@ pub struct Script {
     pub cached: u32,
     /// Steps before the first token.
     pub delay_steps: u32,
+    /// Preemptions told with the first token; they cost the script nothing.
+    pub preemptions: u32,
 }
 
 impl Default for Script {
@@ -60,6 +62,7 @@ impl Default for Script {
             detail: String::new(),
             cached: 0,
             delay_steps: 0,
+            preemptions: 0,
         }
     }
 }
@@ -100,6 +103,8 @@ pub enum Fault {
     Die(u64),
     /// Silence for this long.
     Freeze(u64, Duration),
+    /// A step that lasts this long; the loop goes on sending heartbeats that tell its age.
+    LongStep(u64, Duration),
     /// Snapshots whose counters fall.
     StatsBackwards(u64),
 }
@@ -117,6 +122,10 @@ pub struct MockConfig {
     pub step_delay: Duration,
     /// Loading phases before ready, each lasting this long.
     pub loading: Vec<(&'static str, Duration)>,
+    /// Major version it says it speaks.
+    pub protocol_major: u16,
+    /// Refuses to start, with this line.
+    pub refuses_start: Option<String>,
     /// Misdeeds.
     pub faults: Vec<Fault>,
     /// What a request gets.
@@ -131,6 +140,8 @@ impl Default for MockConfig {
             max_num_seqs: 256,
             step_delay: Duration::ZERO,
             loading: Vec::new(),
+            protocol_major: wire::PROTOCOL_MAJOR,
+            refuses_start: None,
             faults: Vec::new(),
             script: Arc::new(Script::echo),
         }

@@ -117,7 +117,7 @@ impl Choice {
             });
             if let Some(index) = effect.stop {
                 // What the engine made beyond this token is nobody's.
-                let ended = self.stream.end(AbortCause::StopString);
+                let ended = self.stream.end_at_stop_string(self.num_tokens);
                 let word = StopReason::Word(self.options.text.stop[index].clone());
                 self.end = Some(Box::new(self.ended("stop", word, None, &ended)));
                 break;
