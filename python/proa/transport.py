@@ -22,6 +22,10 @@ SEND_QUEUE = 4096
 #: Messages waiting here above which none are taken in: answers to them would only pile up.
 _MAX_UNSENT = 1024
 _IDENTITY = struct.Struct("<BHQ")
+#: Plain ints: combining the library's enum members costs more than sending a frame.
+_DONTWAIT = int(zmq.DONTWAIT)
+_MORE = int(zmq.DONTWAIT | zmq.SNDMORE)
+_POLLIN = int(zmq.POLLIN)
 _IDENTITY_MARK = 0x50
 _LOG = logging.getLogger("proa.transport")
 
@@ -67,7 +71,7 @@ class Transport:
     @property
     def has_message(self) -> bool:
         """Whether `receive` would return something."""
-        return bool(self._events & zmq.POLLIN) and len(self._unsent) <= _MAX_UNSENT
+        return bool(self._events & _POLLIN) and len(self._unsent) <= _MAX_UNSENT
 
     @property
     def has_room(self) -> bool:
@@ -91,11 +95,15 @@ class Transport:
         self._flush()
 
     def _flush(self) -> None:
+        send = self._socket.send
         while self._unsent:
+            frames = self._unsent[0]
             try:
-                self._socket.send_multipart(self._unsent[0], zmq.DONTWAIT)
+                for frame in frames[:-1]:
+                    send(frame, _MORE)
+                send(frames[-1], _DONTWAIT)
             except zmq.Again:
-                return
+                return  # before the first frame: the rest of a message is never refused
             self._unsent.popleft()
 
     def receive(self) -> list[Message | Unreadable]:

@@ -51,6 +51,7 @@ class BlockManager:
     """Block table of one KV group, over the rows 0 .. max_rows - 1.
 
     Attributes:
+        block_size_array: i32[]; tokens a block, in the form in which arithmetic on columns is fast.
         table: i32[max_rows, blocks per row]; blocks of each row, in token order.
         num_blocks: i32[max_rows]; entries of `table` in use.
         capacity: i32[max_rows]; tokens those blocks hold.
@@ -61,6 +62,7 @@ class BlockManager:
     def __init__(self, pool: BlockPool, block_size: int, max_rows: int, max_model_len: int) -> None:
         self.pool = pool
         self.block_size = block_size
+        self.block_size_array = np.array(block_size, np.int32)
         self.table: I32 = np.zeros((max_rows, -(-max_model_len // block_size)), np.int32)
         self.num_blocks: I32 = np.zeros(max_rows, np.int32)
         self.capacity: I32 = np.zeros(max_rows, np.int32)

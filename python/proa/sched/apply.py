@@ -17,6 +17,8 @@ from proa.sched.plan_builder import Planned
 from proa.sched.rows import Rows
 from proa.sched.scheduler import Scheduler
 
+#: As an array: numpy takes longer to convert a Python number than to add it.
+_ONE = np.array(1, np.int32)
 _NOT_FINITE = "the logits were not finite"
 I32 = NDArray[np.int32]
 _Bool = NDArray[np.bool_]
@@ -87,26 +89,44 @@ def _take_drawn(
             return
         rows, ids, place = rows[index], ids[index], place[index]
         logprobs = _take(logprobs, index) if logprobs is not None else None
-    num_tokens = np.ones(len(rows), np.uint16)
-    finish = np.zeros(len(rows), np.uint8)
-    stop_token = np.full(len(rows), NO_STOP_TOKEN, np.int32)
-    full = place + 1 >= r.limit[rows]
-    if np.count_nonzero(full):
-        finish[full] = _length_finish(r, rows[full])
+    after = place + _ONE
+    r.tokens[rows, place] = ids
+    r.applied[rows] = after
+    count = len(rows)
+    drawn = DrawnRows(
+        key=r.key[rows],
+        token=ids,
+        num_tokens=r.one_token[:count],
+        finish=r.going_on[:count],
+        stop_token=r.no_stop[:count],
+        num_logprobs=r.num_logprobs[rows],
+        logprobs=logprobs,
+    )
+    events.drawn = drawn
+    full = after >= r.limit[rows]
     stopped = _stopped(r, rows, ids)
+    if stopped is not None or corrupted or np.count_nonzero(full):
+        _end_drawn(r, rows, drawn, full, place, stopped)
+        if corrupted:
+            _blank_corrupted(r, rows, drawn, np.isin(rows, corrupted))
+
+
+def _end_drawn(r: Rows, rows: I32, drawn: DrawnRows, full: _Bool, place: I32, stopped: _Bool | None) -> None:
+    """Write which rows end with the token they drew, and how."""
+    drawn.finish = np.zeros(len(rows), np.uint8)
+    drawn.finish[full] = _length_finish(r, rows[full])
     if stopped is not None:
         stopped &= place - r.prompt_len[rows] >= r.min_tokens[rows]
-        finish[stopped] = FinishCode.STOP_TOKEN
-        stop_token[stopped] = ids[stopped]
-    if corrupted:
-        bad = np.isin(rows, corrupted)
-        finish[bad], num_tokens[bad], stop_token[bad] = FinishCode.CORRUPTED, 0, NO_STOP_TOKEN
-        r.tokens[rows[~bad], place[~bad]] = ids[~bad]
-        r.applied[rows[~bad]] = place[~bad] + 1
-    else:
-        r.tokens[rows, place] = ids
-        r.applied[rows] = place + 1
-    events.drawn = DrawnRows(r.key[rows], ids, num_tokens, finish, stop_token, r.num_logprobs[rows], logprobs)
+        drawn.finish[stopped] = FinishCode.STOP_TOKEN
+        drawn.stop_token = np.where(stopped, drawn.token, np.int32(NO_STOP_TOKEN))
+
+
+def _blank_corrupted(r: Rows, rows: I32, drawn: DrawnRows, bad: _Bool) -> None:
+    """Take back what rows drew from logits that were not finite."""
+    drawn.finish[bad] = FinishCode.CORRUPTED
+    drawn.num_tokens = np.where(bad, 0, 1).astype(np.uint16)
+    drawn.stop_token = np.where(bad, np.int32(NO_STOP_TOKEN), drawn.stop_token)
+    r.applied[rows[bad]] -= 1
 
 
 def _take(columns: LogprobColumns, index: NDArray[np.int64]) -> LogprobColumns:
@@ -191,10 +211,10 @@ def _end_corrupted(scheduler: Scheduler, corrupted: list[int], events: StepEvent
 def _publish(scheduler: Scheduler, planned: Planned, corrupted: list[int]) -> None:
     """Make blocks that this step filled findable: their ids have all been applied."""
     blocks, r, plan = scheduler.blocks, scheduler.rows, planned.plan
-    size = blocks.block_size
     num_decodes = plan.num_rows - len(planned.chunks)
-    (at_edge,) = (plan.context_len[:num_decodes] % size == 0).nonzero()
-    for i in [*at_edge.tolist(), *range(num_decodes, plan.num_rows)]:
+    inside = plan.context_len[:num_decodes] % blocks.block_size_array
+    filled = [] if np.count_nonzero(inside) == num_decodes else np.flatnonzero(inside == 0).tolist()
+    for i in [*filled, *range(num_decodes, plan.num_rows)]:
         row = int(plan.row[i])
         if r.listens[row] and row not in corrupted:
             blocks.publish(row, scheduler.service.request_of(row), r.tokens[row, : plan.context_len[i]])

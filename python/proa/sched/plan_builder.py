@@ -65,6 +65,10 @@ class PlanBuilder:
         self._rows = rows
         self._blocks = blocks
         self._ramp = np.arange(max_rows + 1, dtype=np.int32)
+        # As arrays: numpy takes longer to convert a Python number than to add it.
+        self._one = np.array(1, np.int32)
+        self._size = blocks.block_size_array
+        self._wide_size = np.array(blocks.block_size, np.int64)
 
     def build(self, step: int, decodes: NDArray[np.int64], chunks: list[Chunk], filled: list[int]) -> Planned:
         """Return the plan that computes one token of each of `decodes` and the given chunks.
@@ -107,15 +111,15 @@ class PlanBuilder:
     def _decodes(self, step: int, decodes: NDArray[np.int64]) -> _Decodes:
         rows, blocks = self._rows, self._blocks
         start = rows.computed[decodes]
-        end = start + 1
+        end = start + self._one
         carried = start >= rows.applied[decodes]
         if np.count_nonzero(carried) == len(decodes):
             ids, source = np.zeros(len(decodes), np.int32), rows.sample_index[decodes]
         else:
             ids = np.where(carried, 0, rows.tokens[decodes, start])
             source = np.where(carried, rows.sample_index[decodes], np.int32(HOST))
-        index, offset = np.divmod(start, blocks.block_size)
-        slots = blocks.table[decodes, index] * np.int64(blocks.block_size) + offset
+        index, offset = np.divmod(start, self._size)
+        slots = blocks.table[decodes, index] * self._wide_size + offset
         rows.computed[decodes] = end
         rows.sample_index[decodes] = self._ramp[: len(decodes)]
         rows.planned_step[decodes] = step
@@ -152,11 +156,11 @@ class PlanBuilder:
 
     def _chunk(self, chunk: Chunk, step: int) -> tuple[I32, I32, NDArray[np.int64]]:
         """Ids, positions and slots of a chunk."""
-        rows, size = self._rows, self._blocks.block_size
+        rows = self._rows
         start = int(rows.computed[chunk.row])
         positions = np.arange(start, start + chunk.count, dtype=np.int32)
-        index, offset = np.divmod(positions, size)
-        slots = self._blocks.table[chunk.row, index] * np.int64(size) + offset
+        index, offset = np.divmod(positions, self._size)
+        slots = self._blocks.table[chunk.row, index] * self._wide_size + offset
         rows.computed[chunk.row] = start + chunk.count
         rows.planned_step[chunk.row] = step
         return rows.tokens[chunk.row, start : start + chunk.count].copy(), positions, slots

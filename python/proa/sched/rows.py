@@ -44,6 +44,7 @@ class Rows:
         sample_index: i32; place of the row among the sampled rows of that step.
         stop_ids: i32[STOP_COLUMNS, max_rows]; -1 = none.
         logprob_bytes: i64; bytes of logprobs that one drawn token brings back.
+        going_on, one_token, no_stop: u8, u16, i32; constant columns for a step in which nothing ends; never written.
         top: one more than the highest row in use; columns are read up to it.
         num_stop: columns of `stop_ids` in use.
         total_logprob_bytes: sum of `logprob_bytes`.
@@ -70,6 +71,9 @@ class Rows:
         self.logprob_bytes = np.zeros(max_rows, np.int64)
         self.planned_step = np.zeros(max_rows, np.int64)
         self.sample_index = np.zeros(max_rows, np.int32)
+        self.going_on = np.zeros(max_rows, np.uint8)
+        self.one_token = np.ones(max_rows, np.uint16)
+        self.no_stop = np.full(max_rows, _NO_STOP, np.int32)
         self.top = 0
         self.num_stop = 0
         self.total_logprob_bytes = 0
