@@ -6,10 +6,10 @@ from collections import deque
 from dataclasses import dataclass, field
 
 import numpy as np
+from kv_mirror import KvMirror, chain
 
 from proa.errors import FinishCode
 from proa.executor.null import NullExecutor, token_of
-from proa.kvcache.block_hash import chain
 from proa.request import NO_LOGPROBS, Request
 from proa.sched.apply import apply, idle_events
 from proa.sched.events import StepEvents
@@ -73,7 +73,7 @@ class Asked:
     min_tokens: int
     stop_ids: list[int]
     stream_key: int
-    num_emitted: int
+    emitted: list[int]
     scores_prompt: bool
 
 
@@ -92,7 +92,8 @@ class Harness:
         self.now = 0
         self.plans: list[StepPlan] = []
         self.bad_rows: dict[int, set[int]] = {}
-        self.written: dict[int, bytes] = {}
+        self.mirror = KvMirror(limits)
+        self.reads: list[dict[int, tuple[int, set[int]]]] = []
 
     def close(self) -> None:
         self.executor.close()
@@ -107,7 +108,7 @@ class Harness:
             request.min_tokens,
             request.stop_ids.tolist(),
             request.stream_key,
-            request.num_emitted,
+            ids[request.prompt_len :],
             request.num_prompt_logprobs != NO_LOGPROBS,
         )
         self.told[request.key] = Told()
@@ -131,6 +132,7 @@ class Harness:
             self.previous = plan
             self.plans.append(plan)
             self.in_flight.append((plan, self.executor.submit(plan)))
+            self.execute(plan)
         self.check()
         return plan is not None
 
@@ -138,6 +140,7 @@ class Harness:
         """Apply the oldest step, or take what there is to tell without one."""
         if self.in_flight:
             plan, ticket = self.in_flight.popleft()
+            self.reads.pop(0)
             result = self.executor.collect(ticket)  # type: ignore[arg-type]
             self.poison(plan, result)
             self.take(apply(self.scheduler, result))
@@ -160,6 +163,29 @@ class Harness:
                 break
         self.collect()
         assert not self.scheduler.has_work, "requests are stuck"
+
+    def execute(self, plan: StepPlan) -> None:
+        """Run a plan on the mirror: each row must see exactly the tokens of its request."""
+        rows, sampled = self.scheduler.rows, plan.sample_row.tolist()
+        streams = rows.key[plan.sample_row]
+        keys = np.array([self.asked[int(key)].stream_key for key in streams], np.uint64)
+        ids = token_of(keys, plan.sample_position, VOCAB).tolist()
+        entries = self.mirror.run(plan, ids)
+        for i, row in enumerate(plan.row.tolist()):
+            key = int(rows.key[row])
+            whole = self.asked[key].prompt + self.asked[key].emitted + self.unending(key)
+            assert entries[row] == chain(whole[: int(plan.context_len[i])])[-1], "a row sees other tokens than its own"
+            if row in sampled:
+                at = int(plan.sample_position[sampled.index(row)])
+                assert len(self.asked[key].prompt) + at == plan.context_len[i]
+        self.reads.append({row: (int(rows.key[row]), set(self.scheduler.blocks.blocks_of(row))) for row in plan.row})
+
+    def unending(self, key: int) -> list[int]:
+        """What the request would draw if only the context ended it, after its emitted tokens."""
+        asked = self.asked[key]
+        positions = np.arange(len(asked.emitted), self.limits.max_model_len, dtype=np.int32)
+        ids: list[int] = token_of(np.full(len(positions), asked.stream_key, np.uint64), positions, VOCAB).tolist()
+        return ids
 
     def poison(self, plan: StepPlan, result: StepResult) -> None:
         """Make the logits of chosen keys not finite: key -> output positions."""
@@ -217,6 +243,10 @@ class Harness:
         assert sum(s.waiting.causes()) == len(s.waiting)
         assert min(s.waiting.causes()) >= 0
         r, b = s.rows, s.blocks
+        for step in self.reads:
+            for row, (key, blocks) in step.items():
+                assert r.key[row] == key, "a row was given away while a step reads it"
+                assert blocks <= set(b.blocks_of(row)), "blocks were given away while a step reads them"
         for row in s.service.in_order():
             hit, published = int(b.num_hit[row]), int(b.num_published[row])
             computed, capacity = int(r.computed[row]), int(b.capacity[row])
@@ -237,7 +267,7 @@ class Harness:
         stream = np.full(max(room, 0), asked.stream_key, np.uint64)
         out = []
         for position, token in enumerate(token_of(stream, np.arange(len(stream), dtype=np.int32), VOCAB).tolist()):
-            if position < asked.num_emitted:
+            if position < len(asked.emitted):
                 continue
             out.append(token)
             if token in asked.stop_ids and position >= asked.min_tokens:
@@ -255,13 +285,13 @@ class Harness:
         assert told.finish is not None, "no terminal event"
         if told.finish == FinishCode.NEVER_FITS:
             end = min(len(asked.prompt) + asked.max_tokens, self.limits.max_model_len)
-            needed = max(end - 1, len(asked.prompt) + asked.num_emitted)
+            needed = max(end - 1, len(asked.prompt) + len(asked.emitted))
             assert needed > self.limits.num_blocks * self.limits.block_size and not told.tokens
         elif told.finish in (FinishCode.DEADLINE, FinishCode.PAUSED):
             assert told.tokens == expected[: len(told.tokens)]
         elif (bad_at := self.bad_position(key)) is not None:
             assert told.finish == FinishCode.CORRUPTED and told.detail
-            assert told.tokens == expected[: bad_at - asked.num_emitted]
+            assert told.tokens == expected[: bad_at - len(asked.emitted)]
         else:
             assert told.tokens == expected
             self._check_finish(told, asked)
@@ -276,12 +306,12 @@ class Harness:
 
     def bad_position(self, key: int) -> int | None:
         """The first output position at which the request's logits are not finite, if it gets there."""
-        first = self.asked[key].num_emitted
+        first = len(self.asked[key].emitted)
         reached = range(first, first + len(self.expected(key)))
         return min((position for position in self.bad_rows.get(key, ()) if position in reached), default=None)
 
     def _check_finish(self, told: Told, asked: Asked) -> None:
-        emitted = asked.num_emitted + len(told.tokens)
+        emitted = len(asked.emitted) + len(told.tokens)
         if told.finish == FinishCode.STOP_TOKEN:
             assert told.stop_token == told.tokens[-1] and told.stop_token in asked.stop_ids
         elif told.finish == FinishCode.MAX_TOKENS:
@@ -289,7 +319,3 @@ class Harness:
         else:
             assert told.finish == FinishCode.CONTEXT_FULL
             assert len(asked.prompt) + emitted == self.limits.max_model_len
-
-    def hashes(self, ids: list[int]) -> list[bytes]:
-        """Content hashes of the full blocks of some ids."""
-        return list(chain(np.array(ids, np.int32), self.limits.block_size, b""))
