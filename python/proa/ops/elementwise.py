@@ -1,6 +1,7 @@
 """add and silu_mul: the elementwise ops.
 
-Contracts: add(x, y) -> x + y; silu_mul(gate, up) -> silu(gate) * up; shapes [T, n], results in the inputs' dtype.
+Contracts: add(x, y) -> x + y in the wider dtype (the residual stream is f32); silu_mul(gate, up) -> silu(gate) * up in
+theirs. Shapes [T, n].
 """
 
 from __future__ import annotations

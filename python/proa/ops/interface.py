@@ -122,11 +122,13 @@ class Model(Protocol):
     Attributes:
         parameters: every weight it reads, by name.
         attention_layers: facts of each layer with a KV cache, by layer index.
+        head: the matrix of the draw.
         vocab_size: columns of the logits.
     """
 
     parameters: dict[str, Parameter]
     attention_layers: list[AttentionLayer]
+    head: Parameter
     vocab_size: int
 
     def forward(self, ops: Ops[V]) -> None:

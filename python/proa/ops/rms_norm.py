@@ -1,7 +1,7 @@
 """rms_norm: root-mean-square normalisation (Zhang and Sennrich 2019).
 
-Contract: (x [T, n], weight [n], eps) -> x / sqrt(mean(x^2) + eps) * weight, [T, n], in x's dtype; the mean and the
-quotient are taken in f32.
+Contract: (x f32[T, n], weight [n], eps) -> x / sqrt(mean(x^2) + eps) * weight, [T, n], in the weight's dtype; all but
+the product with the weight is in f32.
 """
 
 from __future__ import annotations
@@ -15,14 +15,13 @@ from proa.ops.registry import Facts, Implementation
 
 def reference(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """See the module's contract."""
-    wide = x.to(torch.float32)
-    inverse = torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
-    return weight * (wide * inverse).to(x.dtype)
+    inverse = torch.rsqrt(x.square().mean(-1, keepdim=True) + eps)
+    return weight * (x * inverse).to(weight.dtype)
 
 
 def fused(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """The same in one kernel."""
-    return functional.rms_norm(x, weight.shape, weight, eps)
+    """The same with the f32 part in one kernel."""
+    return functional.rms_norm(x, weight.shape, None, eps).to(weight.dtype) * weight
 
 
 def _needs_cuda(facts: Facts) -> str | None:
@@ -30,6 +29,6 @@ def _needs_cuda(facts: Facts) -> str | None:
 
 
 IMPLEMENTATIONS = (
-    Implementation("fused", fused, "one torch kernel", _needs_cuda),
+    Implementation("fused", fused, "torch normalises in one kernel", _needs_cuda),
     Implementation("reference", reference, "plain torch"),
 )

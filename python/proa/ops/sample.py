@@ -41,8 +41,8 @@ def sample(x: Tensor, head: Tensor, inputs: SampleInputs, functions: Mapping[str
 
 
 def _logits(x: Tensor, head: Tensor, inputs: SampleInputs, functions: Mapping[str, Callable[..., Any]]) -> Tensor:
-    z: Tensor = functions["linear"](x, head, None)
-    return z[:, : inputs.num_reachable].to(torch.float32)
+    z: Tensor = functions["logits"](x, head)
+    return z[:, : inputs.num_reachable]
 
 
 def _is_bad(z: Tensor) -> Tensor:

@@ -10,7 +10,19 @@ from typing import Any
 
 from torch import Tensor
 
-from proa.ops import attention, draw, elementwise, embedding, kv_insert, linear, logprobs, rms_norm, rope, sample
+from proa.ops import (
+    attention,
+    draw,
+    elementwise,
+    embedding,
+    kv_insert,
+    linear,
+    logits,
+    logprobs,
+    rms_norm,
+    rope,
+    sample,
+)
 from proa.ops.interface import AttentionLayer, Parameter, Rope
 from proa.ops.registry import Implementation
 from proa.ops.step import LayerCache, Step
@@ -26,6 +38,7 @@ TABLE: dict[str, tuple[Implementation, ...]] = {
     "kv_insert": kv_insert.IMPLEMENTATIONS,
     "attention": attention.IMPLEMENTATIONS,
     "sample": sample.IMPLEMENTATIONS,
+    "logits": logits.IMPLEMENTATIONS,
     "draw": draw.IMPLEMENTATIONS,
     "logprobs": logprobs.IMPLEMENTATIONS,
 }

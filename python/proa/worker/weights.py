@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from proa.ops.interface import Parameter
+from proa.ops.interface import Model, Parameter
 from proa.weights.files import read_parameters
 from proa.weights.generated import TILE_SIZE, first_place, make_tile
 from proa.worker.device import Device
@@ -26,7 +26,7 @@ Weights = dict[str, Tensor]
 
 def load_weights(
     opened: OpenedModel,
-    parameters: Mapping[str, Parameter],
+    model: Model,
     target: tuple[Device, torch.dtype],
     report: Callable[[float], None],
 ) -> Weights:
@@ -35,28 +35,34 @@ def load_weights(
     Args:
         report: called with the share of parameters loaded so far.
     """
-    device, dtype = target
+    device, _ = target
     weights: Weights = {}
-    for parameter, array in read_parameters(opened, parameters):
-        weights[parameter.name] = device.load(array.values, array.dtype, dtype)
-        report(len(weights) / len(parameters))
+    for parameter, array in read_parameters(opened, model.parameters):
+        weights[parameter.name] = device.load(array.values, array.dtype, _dtype(parameter, model, target))
+        report(len(weights) / len(model.parameters))
     return weights
 
 
-def generate_weights(parameters: Mapping[str, Parameter], target: tuple[Device, torch.dtype]) -> Weights:
+def generate_weights(model: Model, target: tuple[Device, torch.dtype]) -> Weights:
     """Return generated weights; see `proa.weights.generated`."""
-    device, dtype = target
-    tile = torch.from_numpy(make_tile()).to(device.torch_device, dtype)
+    device, _ = target
+    tile = torch.from_numpy(make_tile()).to(device.torch_device)
     weights: Weights = {}
-    for parameter in parameters.values():
-        shape = parameter.shape
+    for parameter in model.parameters.values():
+        shape, dtype = parameter.shape, _dtype(parameter, model, target)
         if parameter.fill == "normal":
-            weights[parameter.name] = _cut(tile, first_place(parameter), shape)
+            weights[parameter.name] = _cut(tile.to(dtype), first_place(parameter), shape)
         elif parameter.fill == "ones":
             weights[parameter.name] = torch.ones(shape, dtype=dtype, device=device.torch_device)
         else:
             weights[parameter.name] = torch.zeros(shape, dtype=dtype, device=device.torch_device)
     return weights
+
+
+def _dtype(parameter: Parameter, model: Model, target: tuple[Device, torch.dtype]) -> torch.dtype:
+    """A CPU keeps the head in f32: torch there gives no f32 logits from 16-bit operands."""
+    device, dtype = target
+    return torch.float32 if parameter == model.head and not device.is_cuda else dtype
 
 
 def _cut(tile: Tensor, start: int, shape: tuple[int, ...]) -> Tensor:
