@@ -113,6 +113,7 @@ pub fn client_config(
         tokenizer_vocab_size,
         max_queued_requests: limit("max_num_queued_reqs").unwrap_or(2048),
         max_queued_tokens: limit("max_num_queued_tokens"),
+        max_stream_queue: limit("max_stream_queue").unwrap_or(256),
         ..ClientConfig::default()
     }
 }

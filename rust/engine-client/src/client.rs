@@ -203,7 +203,11 @@ impl EngineClient {
             requests
                 .into_iter()
                 .map(|request| {
-                    let record = Arc::new(Record::new(table.draw_key(), request));
+                    let record = Arc::new(Record::new(
+                        table.draw_key(),
+                        request,
+                        shared.config.max_stream_queue,
+                    ));
                     table.insert(Arc::clone(&record));
                     record
                 })

@@ -36,6 +36,8 @@ pub struct ClientConfig {
     pub max_queued_requests: usize,
     /// Most prompt tokens of queued requests; None = four times the KV pool.
     pub max_queued_tokens: Option<usize>,
+    /// Batches queued per request before further ones merge.
+    pub max_stream_queue: usize,
 }
 
 impl Default for ClientConfig {
@@ -49,6 +51,7 @@ impl Default for ClientConfig {
             tokenizer_vocab_size: 0,
             max_queued_requests: 2048,
             max_queued_tokens: None,
+            max_stream_queue: 256,
         }
     }
 }

@@ -93,16 +93,37 @@ pub enum Output {
     End(Box<Ended>),
 }
 
-/// What waits to be read. Tokens of a reader that lags are merged into one batch, so the queue has at most one.
+/// Bytes queued per choice before batches merge.
+const MAX_QUEUED_BYTES: usize = 1 << 20;
+
+impl TokenBatch {
+    fn num_bytes(&self) -> usize {
+        let top = self.logprobs.first().map_or(0, |first| first.top.len());
+        let logprobs = size_of::<TokenLogprobs>() + top * size_of::<(u32, f32)>();
+        self.ids.len() * size_of::<u32>() + self.logprobs.len() * logprobs
+    }
+}
+
+/// What waits to be read: a batch an event, until the queue has `max_batches` or a mebibyte; from then on what comes is
+/// merged into the last one. So a reader that lags costs its own tokens and little more.
 #[derive(Debug, Default)]
 pub(crate) struct Pending {
     prompt: VecDeque<PromptChunk>,
-    tokens: TokenBatch,
+    tokens: VecDeque<TokenBatch>,
+    num_bytes: usize,
+    max_batches: usize,
     end: Option<Box<Ended>>,
     waker: Option<Waker>,
 }
 
 impl Pending {
+    pub fn new(max_batches: usize) -> Self {
+        Pending {
+            max_batches,
+            ..Pending::default()
+        }
+    }
+
     pub fn push_prompt(&mut self, chunk: PromptChunk) -> Option<Waker> {
         self.prompt.push_back(chunk);
         self.waker.take()
@@ -113,8 +134,19 @@ impl Pending {
         ids: &[u32],
         logprobs: impl Iterator<Item = TokenLogprobs>,
     ) -> Option<Waker> {
-        self.tokens.ids.extend_from_slice(ids);
-        self.tokens.logprobs.extend(logprobs);
+        let event = TokenBatch {
+            ids: ids.to_vec(),
+            logprobs: logprobs.collect(),
+        };
+        self.num_bytes += event.num_bytes();
+        let is_full = self.tokens.len() >= self.max_batches || self.num_bytes > MAX_QUEUED_BYTES;
+        match self.tokens.back_mut().filter(|_| is_full) {
+            Some(last) => {
+                last.ids.extend(event.ids);
+                last.logprobs.extend(event.logprobs);
+            }
+            None => self.tokens.push_back(event),
+        }
         self.waker.take()
     }
 
@@ -127,8 +159,9 @@ impl Pending {
         if let Some(chunk) = self.prompt.pop_front() {
             return Some(Output::PromptLogprobs(chunk));
         }
-        if !self.tokens.ids.is_empty() {
-            return Some(Output::Tokens(std::mem::take(&mut self.tokens)));
+        if let Some(batch) = self.tokens.pop_front() {
+            self.num_bytes -= batch.num_bytes();
+            return Some(Output::Tokens(batch));
         }
         self.end.take().map(Output::End)
     }
@@ -219,5 +252,46 @@ impl Drop for OutputStream {
         if !self.has_ended {
             self.shared.end_early(&self.record, AbortCause::ClientGone);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn push(pending: &mut Pending, ids: &[u32]) {
+        pending.push_tokens(ids, std::iter::empty());
+    }
+
+    fn pop(pending: &mut Pending) -> Option<Vec<u32>> {
+        match pending.pop() {
+            Some(Output::Tokens(batch)) => Some(batch.ids),
+            None => None,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn events_merge_when_the_queue_is_full_and_only_then() {
+        let mut pending = Pending::new(2);
+        for id in 1..=4 {
+            push(&mut pending, &[id]);
+        }
+        assert_eq!(pop(&mut pending), Some(vec![1]));
+        push(&mut pending, &[5]);
+        assert_eq!(pop(&mut pending), Some(vec![2, 3, 4]));
+        assert_eq!(pop(&mut pending), Some(vec![5]));
+        assert_eq!((pop(&mut pending), pending.num_bytes), (None, 0));
+    }
+
+    #[test]
+    fn large_events_merge_by_bytes() {
+        let mut pending = Pending::new(256);
+        let ids = vec![7; MAX_QUEUED_BYTES / 8];
+        for _ in 0..4 {
+            push(&mut pending, &ids);
+        }
+        assert_eq!(pending.tokens.len(), 2);
+        assert_eq!(pop(&mut pending).map(|ids| ids.len()), Some(ids.len()));
     }
 }

@@ -54,12 +54,17 @@ fn ns(duration: Duration) -> u64 {
 }
 
 impl Record {
-    pub fn new(key: u64, request: EngineRequest) -> Self {
+    /// `max_batches` = length of the reader's queue from which on events merge.
+    pub fn new(key: u64, request: EngineRequest, max_batches: usize) -> Self {
+        let state = RecordState {
+            pending: Pending::new(max_batches),
+            ..RecordState::default()
+        };
         Record {
             key,
             request,
             accepted: Instant::now(),
-            state: Mutex::default(),
+            state: Mutex::new(state),
         }
     }
 
