@@ -31,6 +31,6 @@ def null_server() -> Iterator[ProaServer]:
 
 
 @pytest.fixture(scope="session")
-def reference(server: ProaServer, default_model: Path) -> Reference:
-    """What transformers says on the same file, computed once."""
-    return Reference.load(server, default_model)
+def reference(default_model: Path) -> Reference:
+    """What transformers says on the same file, with its logprobs computed once."""
+    return Reference.load(default_model)

@@ -1,37 +1,20 @@
-"""What transformers says on the same GGUF file: greedy ids and logprobs of twenty prompts, in fp32."""
+"""What transformers says on the same GGUF file: greedy ids and logprobs of twenty prompts, in fp32.
+
+The ids lie in `tests/fixtures/reference/greedy.json`, made by `make_reference.py`: decoding them anew would take minutes.
+One forward pass over each, in every run, shows that they are the arg-max at each position and gives the logprobs.
+"""
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from proa_server import ProaServer
 
 NUM_TOKENS = 64
-
-PROMPTS = [
-    "The capital of France is",
-    "Once upon a time, in a small village by the sea,",
-    "def fibonacci(n):\n    ",
-    "Water boils at a temperature of",
-    "The three primary colours are",
-    "Dear Sir or Madam,\n\nI am writing to",
-    "In 1969, the first human",
-    "To bake bread you need",
-    "1, 1, 2, 3, 5, 8,",
-    "Die Hauptstadt von Deutschland ist",
-    "The mitochondria is the",
-    "import numpy as np\n\nx = np.",
-    "A proa is a boat with",
-    "Q: What is photosynthesis?\nA:",
-    "The quick brown fox",
-    "List of planets in the solar system:\n1.",
-    "She opened the door and saw",
-    "The derivative of x squared is",
-    "Shakespeare wrote",
-    "I think, therefore",
-]
+GOLDEN = Path(__file__).resolve().parents[1] / "fixtures" / "reference" / "greedy.json"
 
 
 @dataclass
@@ -39,11 +22,13 @@ class Answer:
     """One prompt with the reference's continuation.
 
     Attributes:
+        text: the prompt.
         prompt: ids of the prompt.
         output: the greedy ids, NUM_TOKENS of them.
         logprobs: f32 [len(prompt) + NUM_TOKENS, vocab]; row i is the distribution of token i + 1.
     """
 
+    text: str
     prompt: list[int]
     output: list[int]
     logprobs: np.ndarray
@@ -55,36 +40,32 @@ class Answer:
 
 @dataclass
 class Reference:
-    """Answers to PROMPTS, in order."""
+    """Answers to the twenty prompts, in order."""
 
     answers: list[Answer]
 
     @classmethod
-    def load(cls, server: ProaServer, path: Path) -> Reference:
-        """Compute all answers from the GGUF file at `path`; takes about a minute."""
+    def load(cls, path: Path) -> Reference:
+        """Read the ids and compute their logprobs with the GGUF file at `path`."""
         import torch
-        from transformers import AutoModelForCausalLM
 
-        model = AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.float32)
-        model.eval()
+        model = reference_model(path)
         answers = []
         with torch.inference_mode():
-            for text in PROMPTS:
-                prompt = server.post("/tokenize", {"prompt": text}).json["tokens"]
-                output = _greedy(model, torch, prompt)
-                logits = model(torch.tensor([prompt + output])).logits[0].float()
-                answers.append(Answer(prompt, output, torch.log_softmax(logits, -1).numpy()))
+            for entry in json.loads(GOLDEN.read_text()):
+                ids = torch.tensor([entry["prompt"] + entry["output"]])
+                logprobs = torch.log_softmax(model(ids).logits[0].float(), -1).numpy()
+                answer = Answer(entry["text"], entry["prompt"], entry["output"], logprobs)
+                best = [int(answer.of_output(i).argmax()) for i in range(NUM_TOKENS)]
+                assert best == answer.output, "the golden ids are not the reference's: run make_reference.py"
+                answers.append(answer)
         return cls(answers)
 
 
-def _greedy(model, torch, prompt: list[int]) -> list[int]:
-    """Arg-max with a key-value cache, end tokens not heeded."""
-    output: list[int] = []
-    past = None
-    step = torch.tensor([prompt])
-    for _ in range(NUM_TOKENS):
-        result = model(step, past_key_values=past, use_cache=True)
-        past = result.past_key_values
-        output.append(int(result.logits[0, -1].argmax()))
-        step = torch.tensor([[output[-1]]])
-    return output
+def reference_model(path: Path) -> Any:
+    """Return transformers' own model of a GGUF file, in fp32."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.float32)
+    return model.eval()
