@@ -1,6 +1,6 @@
 """What transformers says on the same GGUF file: greedy ids and logprobs of twenty prompts, in fp32.
 
-The ids lie in `tests/fixtures/reference/greedy.json`, made by `make_reference.py`: decoding them anew would take minutes.
+The ids lie in `tests/fixtures/reference/greedy.json`, made by `make_reference.py`: decoding them takes minutes.
 One forward pass over each, in every run, shows that they are the arg-max at each position and gives the logprobs.
 """
 
