@@ -104,19 +104,18 @@ def _take_drawn(
     )
     events.drawn = drawn
     full = after >= r.limit[rows]
-    stopped = _stopped(r, rows, ids)
+    stopped = _stopped(r, rows, ids, place)
     if stopped is not None or corrupted or np.count_nonzero(full):
-        _end_drawn(r, rows, drawn, full, place, stopped)
+        _end_drawn(r, rows, drawn, full, stopped)
         if corrupted:
             _blank_corrupted(r, rows, drawn, np.isin(rows, corrupted))
 
 
-def _end_drawn(r: Rows, rows: I32, drawn: DrawnRows, full: _Bool, place: I32, stopped: _Bool | None) -> None:
+def _end_drawn(r: Rows, rows: I32, drawn: DrawnRows, full: _Bool, stopped: _Bool | None) -> None:
     """Write which rows end with the token they drew, and how."""
     drawn.finish = np.zeros(len(rows), np.uint8)
     drawn.finish[full] = _length_finish(r, rows[full])
     if stopped is not None:
-        stopped &= place - r.prompt_len[rows] >= r.min_tokens[rows]
         drawn.finish[stopped] = FinishCode.STOP_TOKEN
         drawn.stop_token = np.where(stopped, drawn.token, np.int32(NO_STOP_TOKEN))
 
@@ -143,8 +142,8 @@ def _length_finish(r: Rows, rows: I32) -> list[FinishCode]:
     ]
 
 
-def _stopped(r: Rows, rows: I32, ids: I32) -> _Bool | None:
-    """bool[n]: whether an id is among its row's stop ids; None if no row has any."""
+def _stopped(r: Rows, rows: I32, ids: I32, place: I32) -> _Bool | None:
+    """bool[n]: whether an id is among its row's stop ids and may end it already; None if none is."""
     hit: _Bool | None = None
     for column in r.stop_ids[: r.num_stop]:
         same = column[rows] == ids
@@ -153,7 +152,9 @@ def _stopped(r: Rows, rows: I32, ids: I32) -> _Bool | None:
         if hit is None:
             hit = np.zeros(len(rows), bool)
         hit |= (rows == row) & np.isin(ids, stop_ids)
-    return hit if hit is not None and np.count_nonzero(hit) else None
+    if hit is None or np.count_nonzero(hit) == 0:
+        return None
+    return hit & (place - r.prompt_len[rows] >= r.min_tokens[rows])
 
 
 def _prompt_scores(

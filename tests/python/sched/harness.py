@@ -92,6 +92,8 @@ class Harness:
         self.now = 0
         self.plans: list[StepPlan] = []
         self.bad_rows: dict[int, set[int]] = {}
+        self.bad_prompts: set[int] = set()
+        self.usage: dict[int, int] = {}
         self.mirror = KvMirror(limits)
         self.reads: list[dict[int, tuple[int, set[int]]]] = []
 
@@ -188,11 +190,26 @@ class Harness:
         return ids
 
     def poison(self, plan: StepPlan, result: StepResult) -> None:
-        """Make the logits of chosen keys not finite: key -> output positions."""
+        """Make logits not finite: of chosen output positions by key, and of all prompt scores and draws of others."""
         for i, row in enumerate(plan.sample_row.tolist()):
             key = int(self.scheduler.rows.key[row])
-            if int(plan.sample_position[i]) in self.bad_rows.get(key, ()):
+            position = int(plan.sample_position[i])
+            if position in self.bad_rows.get(key, ()) or key in self.bad_prompts:
                 result.nonfinite[i] = 1
+        token_row = np.repeat(plan.row, np.diff(plan.query_start))
+        for i, token in enumerate(plan.logit_token[plan.num_sampled :].tolist()):
+            if int(self.scheduler.rows.key[token_row[token]]) in self.bad_prompts:
+                result.nonfinite[plan.num_sampled + i] = 1
+
+    def will_corrupt(self, key: int) -> bool:
+        """Whether the step collected next has bad logits for the request."""
+        if not self.in_flight:
+            return False
+        plan = self.in_flight[0][0]
+        return any(
+            int(self.scheduler.rows.key[row]) == key and int(position) in self.bad_rows.get(key, ())
+            for row, position in zip(plan.sample_row, plan.sample_position, strict=True)
+        )
 
     # ---- checks -----------------------------------------------------------------------------------------------------
 
@@ -223,6 +240,7 @@ class Harness:
             self.told[chunk.key].prompt_positions += range(chunk.start, chunk.start + chunk.count)
         for key, kind, _ in events.stamps:
             self.told[key].stamps.append(kind)
+        self.usage |= dict(events.usage)
 
     def check_plan_against_rows(self, plan: StepPlan) -> None:
         """Slots are those of the row's own table, and no findable or foreign block is written."""
@@ -289,6 +307,8 @@ class Harness:
             assert needed > self.limits.num_blocks * self.limits.block_size and not told.tokens
         elif told.finish in (FinishCode.DEADLINE, FinishCode.PAUSED):
             assert told.tokens == expected[: len(told.tokens)]
+        elif key in self.bad_prompts:
+            assert told.finish == FinishCode.CORRUPTED and told.detail and not told.tokens
         elif (bad_at := self.bad_position(key)) is not None:
             assert told.finish == FinishCode.CORRUPTED and told.detail
             assert told.tokens == expected[: bad_at - len(asked.emitted)]
