@@ -16,7 +16,8 @@ import platform
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass, field
+import timeit
+from dataclasses import dataclass
 from pathlib import Path
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -158,7 +159,6 @@ class Window:
 
     first: SchedulerStats | None = None
     last: SchedulerStats | None = None
-    step_ns: list[list[int]] = field(default_factory=list)
 
     def take(self, stats: SchedulerStats) -> None:
         if stats.process_cpu_ns is None:
@@ -210,8 +210,6 @@ def measure(rows: int, seconds: int, logprobs: int) -> dict[str, float]:
     check(engine, rows, engine.ready.facts.vocab_size)
     engine.add(rows + 1, rows, max_model_len - PROMPT_LEN)
     window = Window()
-    while sum((engine.outputs().stats or SchedulerStats.__new__(SchedulerStats)).num_steps) == 0:
-        pass
     readings = 0
     while readings < seconds + 2:
         stats = engine.outputs().stats
@@ -227,12 +225,41 @@ def measure(rows: int, seconds: int, logprobs: int) -> dict[str, float]:
     return window.report()
 
 
+def commit() -> str:
+    """The commit of the sources, so that a result can be told from another."""
+    here = Path(__file__).parent
+    run = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=here, capture_output=True, text=True, check=False)
+    return run.stdout.strip() or "unknown"
+
+
+def array_operation_us() -> float:
+    """Time of one small numpy addition: the unit this benchmark is made of, to compare machines and loads by."""
+    a, b = np.zeros(1, np.int32), np.ones(1, np.int32)
+    return min(timeit.repeat(lambda: a + b, number=20_000, repeat=5)) / 20_000 * 1e6
+
+
+def facts(note: str) -> dict[str, object]:
+    """Where and with what a result was measured."""
+    return {
+        "commit": commit(),
+        "device": platform.processor() or platform.machine(),
+        "num_cpus": os.cpu_count(),
+        "load_average": os.getloadavg()[0],
+        "small_array_operation_us": array_operation_us(),
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "pyzmq": zmq.__version__,
+        "note": note,
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, nargs="+", default=list(TARGETS_MS))
     parser.add_argument("--seconds", type=int, default=4)
     parser.add_argument("--logprobs", type=int, default=LOGPROBS_NONE)
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--note", default="")
     args = parser.parse_args()
     results = {}
     for rows in args.rows:
@@ -244,10 +271,7 @@ def main() -> None:
             f"{rows:4} rows  {numbers['cpu_ms_per_step']:.3f} ms CPU a step (target {target})  us: {parts}", flush=True
         )
     if args.json is not None:
-        facts = {"python": platform.python_version(), "numpy": np.__version__, "zmq": zmq.__version__}
-        text = json.dumps(
-            {"device": platform.processor() or platform.machine(), "facts": facts, "rows": results}, indent=1
-        )
+        text = json.dumps({**facts(args.note), "rows": results}, indent=1)
         args.json.write_text(text + "\n", encoding="utf-8")
 
 
