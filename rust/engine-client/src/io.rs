@@ -585,7 +585,11 @@ impl IoThread {
     /// Everything that was open at the engine ends here, at once.
     fn on_death(&mut self, status: &str) {
         if self.peer.take().is_some() {
-            tracing::error!("the engine is gone: {status}");
+            if self.stopping.is_some() {
+                tracing::info!("the engine has ended: {status}");
+            } else {
+                tracing::error!("the engine is gone: {status}");
+            }
         }
         self.lose_all();
     }
