@@ -72,6 +72,7 @@ pub async fn handle(
     head: HeadFacts,
 ) -> Result<Reply, ApiError> {
     let mut object = Raw::root(body).object()?;
+    head.note_request_id(&object);
     let mut report = FieldReport::default();
     drop_by_template(&mut object, &state, head.unknown_fields, &mut report);
     sort_out(

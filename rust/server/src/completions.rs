@@ -28,6 +28,7 @@ pub async fn handle(
     head: HeadFacts,
 ) -> Result<Reply, ApiError> {
     let mut object = Raw::root(body).object()?;
+    head.note_request_id(&object);
     let mut report = FieldReport::default();
     sort_out(
         &mut object,

@@ -1,5 +1,6 @@
 //! The generation fields that completions and chat share: read, checked, defaults filled (http-surface.md 2.2, 2.9).
 
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use limits::{ApiError, ErrorKind, Ranged};
@@ -21,10 +22,27 @@ pub struct HeadFacts {
     pub head_read: Instant,
     /// `X-Request-Id`, or a generated id.
     pub request_id: String,
+    /// The body's `request_id`, which wins; whoever makes the answer reads it here.
+    pub body_request_id: Arc<OnceLock<String>>,
     /// `Proa-Deadline-Ms`.
     pub deadline_ms: Option<u64>,
     /// Policy for unknown fields, the header's word included.
     pub unknown_fields: UnknownFields,
+}
+
+impl HeadFacts {
+    /// Makes a valid `request_id` of the body the one that the answer carries, an error's as well. A bad one is told
+    /// in its turn, when the field is read.
+    pub fn note_request_id(&self, body: &Object<'_>) {
+        let sent = body.entries().find(|(name, _)| *name == "request_id");
+        if let Some(Ok(id)) = sent.map(|(_, value)| value.string())
+            && is_request_id(&id)
+        {
+            tracing::debug!(proxy_request_id = self.request_id, request_id = %id, "the body names the request");
+            // It is set once: a body has one such field.
+            let _ = self.body_request_id.set(id.into_owned());
+        }
+    }
 }
 
 /// Shared fields of a request, checked.

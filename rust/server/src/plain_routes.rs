@@ -14,6 +14,12 @@ use crate::fields::{
 use crate::reply::{Reply, full, json_reply};
 use crate::state::{ServerState, unix_now};
 
+/// The revision this was built from.
+const COMMIT: &str = match option_env!("PROA_COMMIT") {
+    Some(commit) => commit,
+    None => "unknown",
+};
+
 /// GET /v1/models.
 pub fn models(state: &ServerState, started: u64) -> Reply {
     let data: Vec<Value> = state
@@ -97,10 +103,9 @@ pub fn ready(state: &ServerState) -> Reply {
 
 /// GET /version.
 pub fn version() -> Reply {
-    let commit = option_env!("PROA_COMMIT").unwrap_or("unknown");
     json_reply(
         StatusCode::OK,
-        &json!({ "version": env!("CARGO_PKG_VERSION"), "commit": commit, "api": 1 }),
+        &json!({ "version": env!("CARGO_PKG_VERSION"), "commit": COMMIT, "api": 1 }),
     )
 }
 
@@ -176,12 +181,12 @@ fn field_table(tables: &[&[Field]]) -> Value {
 
 /// GET /v1/capabilities: fields by route, limits, the start-up report, the engine's choices with reasons.
 pub fn capabilities(state: &ServerState) -> Reply {
+    let route = |tables: &[&[Field]]| json!({ "methods": ["POST"], "role": "user", "fields": field_table(tables) });
     let routes = json!({
-        "/v1/completions": field_table(&[SHARED, COMPLETIONS]),
-        "/v1/chat/completions": field_table(&[SHARED, CHAT]),
-        "/tokenize": field_table(&[TOKENIZE]),
-        "/detokenize": field_table(&[DETOKENIZE]),
-        "stream_options": field_table(&[STREAM_OPTIONS]),
+        "/v1/completions": route(&[SHARED, COMPLETIONS]),
+        "/v1/chat/completions": route(&[SHARED, CHAT]),
+        "/tokenize": route(&[TOKENIZE]),
+        "/detokenize": route(&[DETOKENIZE]),
     });
     let limits: Map<String, Value> = LIMITS
         .iter()
@@ -204,23 +209,47 @@ pub fn capabilities(state: &ServerState) -> Reply {
             "cache_dtype": facts.cache.cache_dtype,
             "prefix_caching": facts.cache.enable_prefix_caching,
             "features": facts.capabilities.iter().map(|(name, c)| (name.clone(), json!({ "ok": c.ok, "reason": c.reason }))).collect::<Map<_, _>>(),
-            "kernels": facts.kernels.iter().map(map_of).collect::<Vec<_>>(),
-            "startup": facts.startup.iter().map(map_of).collect::<Vec<_>>(),
         })
     });
     let chat = state.model.template.as_ref().map_or_else(
         || json!({ "ok": false, "reason": "the model has no chat template" }),
         |template| json!({ "ok": true, "template": template.origin(), "variables": template.variables() }),
     );
+    let facts = state.engine.facts();
+    let kernels: Vec<Value> = facts
+        .iter()
+        .flat_map(|facts| facts.kernels.iter().map(map_of))
+        .collect();
+    let mut startup = state.config.startup.as_array().cloned().unwrap_or_default();
+    startup.extend(
+        facts
+            .iter()
+            .flat_map(|facts| facts.startup.iter().map(map_of)),
+    );
     let body = json!({
-        "version": env!("CARGO_PKG_VERSION"),
+        "object": "capabilities",
+        "proa": { "version": env!("CARGO_PKG_VERSION"), "commit": COMMIT, "release": 0 },
+        "model": {
+            "id": state.config.served_names[0],
+            "root": state.config.served_names[0],
+            "architecture": state.model.config.architecture,
+            "vocab_size": state.vocab_size(),
+            "max_model_len": state.max_model_len(),
+            "input": ["text"],
+            "output": ["text"],
+        },
         "time": unix_now(),
         "routes": routes,
+        "stream_options": field_table(&[STREAM_OPTIONS]),
         "limits": limits,
         "chat": chat,
         "engine": engine,
-        "front_end": state.config.startup,
-        "exclusions": [],
+        "kernels": kernels,
+        "startup": startup,
+        "exclusions": [{
+            "fields": ["prompt_logprobs", "stream"],
+            "reason": "the block would precede every chunk",
+        }],
     });
     json_reply(StatusCode::OK, &body)
 }

@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
@@ -56,7 +56,8 @@ pub async fn answer(
     let route = template_of(request.uri().path());
     let method = method_label(request.method());
     let is_head = request.method() == Method::HEAD;
-    let (request_id, id_error) = request_id_of(request.headers());
+    let (head_id, id_error) = request_id_of(request.headers());
+    let body_id = Arc::new(OnceLock::new());
     let mut guard = Guard {
         state: Arc::clone(&state),
         method,
@@ -75,11 +76,13 @@ pub async fn answer(
             peer,
             started,
             request,
-            (route, request_id.clone(), head_read),
+            (route, head_id.clone(), Arc::clone(&body_id), head_read),
         )
         .await
     };
-    let result = CatchUnwind(Box::pin(work)).await.unwrap_or_else(|()| {
+    let result = CatchUnwind(Box::pin(work)).await;
+    let request_id = body_id.get().unwrap_or(&head_id).clone();
+    let result = result.unwrap_or_else(|()| {
         tracing::error!(request_id, "a handler panicked");
         Err(ApiError::new(
             ErrorKind::Internal,
@@ -105,7 +108,12 @@ async fn dispatch(
     peer: Peer,
     started: u64,
     request: Request<Incoming>,
-    (route, request_id, head_read): (Option<&'static str>, String, Instant),
+    (route, request_id, body_request_id, head_read): (
+        Option<&'static str>,
+        String,
+        Arc<OnceLock<String>>,
+        Instant,
+    ),
 ) -> Result<Reply, ApiError> {
     let path = request.uri().path().to_owned();
     check_target(&request)?;
@@ -161,6 +169,7 @@ async fn dispatch(
         arrival: Instant::now(),
         head_read,
         request_id,
+        body_request_id,
         deadline_ms,
         unknown_fields,
     };
