@@ -17,7 +17,19 @@ pub(crate) struct SocketFolder {
 
 impl SocketFolder {
     /// Makes a folder under TMPDIR, or under /tmp (said in the log) when the path would be too long.
+    ///
+    /// A folder that is there already was left by a killed process with the same id (always so in a container): it is
+    /// not touched, and the next name is taken.
     pub fn create() -> io::Result<Self> {
+        loop {
+            match Self::create_next() {
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                outcome => return outcome,
+            }
+        }
+    }
+
+    fn create_next() -> io::Result<Self> {
         let name = format!("proa-{}-{:x}", std::process::id(), unique());
         let wanted = std::env::temp_dir().join(&name);
         let fits = wanted.join(SOCKET_NAME).as_os_str().len() <= MAX_SOCKET_PATH;
@@ -61,6 +73,20 @@ fn unique() -> u64 {
 mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn a_folder_left_behind_is_passed_over() {
+        let left: Vec<_> = (0..64)
+            .map(|at| std::env::temp_dir().join(format!("proa-{}-{at:x}", std::process::id())))
+            .filter(|path| fs::create_dir(path).is_ok())
+            .collect();
+        let folder = SocketFolder::create().unwrap();
+        assert!(!left.contains(&folder.folder));
+        for path in left {
+            assert!(path.exists(), "another's folder is left alone");
+            fs::remove_dir(path).unwrap();
+        }
+    }
 
     #[test]
     fn the_folder_is_private_and_goes_away() {
