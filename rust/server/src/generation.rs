@@ -258,7 +258,7 @@ impl Generation {
             )?,
             deadline: read_deadline(object, state, head)?,
             request_id: read_request_id(object)?.unwrap_or_else(|| head.request_id.clone()),
-            metadata: read_metadata(object)?,
+            metadata: read_metadata(object, limits.max_json_nodes)?,
             return_token_ids: bool_of(object, "return_token_ids", false)?,
             tokens_as_ids: bool_of(
                 object,
@@ -498,7 +498,7 @@ fn read_request_id(object: &mut Object<'_>) -> Result<Option<String>, ApiError> 
 }
 
 /// At most 16 keys of 1..64 characters, string values of up to 512.
-fn read_metadata(object: &mut Object<'_>) -> Result<Option<Value>, ApiError> {
+fn read_metadata(object: &mut Object<'_>, max_nodes: i64) -> Result<Option<Value>, ApiError> {
     let Some(raw) = object.take("metadata") else {
         return Ok(None);
     };
@@ -530,7 +530,7 @@ fn read_metadata(object: &mut Object<'_>) -> Result<Option<Value>, ApiError> {
             ));
         }
     }
-    raw.tree(limits::MAX_JSON_NODES.value() as usize).map(Some)
+    raw.tree(max_nodes as usize).map(Some)
 }
 
 /// (include_usage, continuous_usage_stats).

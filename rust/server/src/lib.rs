@@ -7,6 +7,7 @@
 mod chat_route;
 mod choice;
 mod completions;
+mod connections;
 pub mod fields;
 mod generation;
 pub mod json;

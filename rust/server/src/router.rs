@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::{Body, Frame, Incoming};
 use hyper::header::{ACCEPT, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HeaderMap};
@@ -116,7 +116,7 @@ async fn dispatch(
     ),
 ) -> Result<Reply, ApiError> {
     let path = request.uri().path().to_owned();
-    check_target(&request)?;
+    check_target(state, &request)?;
     let Some(route) = route else {
         return Err(unknown_route(&path));
     };
@@ -218,12 +218,12 @@ fn method_label(method: &Method) -> &'static str {
     }
 }
 
-fn check_target(request: &Request<Incoming>) -> Result<(), ApiError> {
+fn check_target(state: &ServerState, request: &Request<Incoming>) -> Result<(), ApiError> {
     let length = request
         .uri()
         .path_and_query()
         .map_or(0, |target| target.as_str().len()) as i64;
-    let max = limits::MAX_URI_BYTES.value();
+    let max = state.config.limits.max_uri_bytes;
     if length > max {
         return Err(ApiError::new(
             ErrorKind::UriTooLong,
@@ -350,16 +350,17 @@ async fn read_body(state: &ServerState, request: Request<Incoming>) -> Result<By
     if let Some(bytes) = content_length(request.headers()).filter(|bytes| *bytes > max as u64) {
         return Err(too_large(bytes));
     }
-    let body = Limited::new(request.into_body(), max as usize).collect();
+    let idle = Duration::from_secs(limits.body_idle_timeout_s as u64);
+    let body = collect(Limited::new(request.into_body(), max as usize), idle);
     let total = Duration::from_secs(limits.body_timeout_s as u64);
     match tokio::time::timeout(total, body).await {
-        Ok(Ok(collected)) => Ok(collected.to_bytes()),
+        Ok(Ok(Some(bytes))) => Ok(bytes),
         Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large(max as u64 + 1)),
         Ok(Err(_)) => Err(ApiError::new(
             ErrorKind::ClientClosed,
             "The body ended too early.",
         )),
-        Err(_) => Err(ApiError::new(
+        Ok(Ok(None)) | Err(_) => Err(ApiError::new(
             ErrorKind::RequestTimeout,
             "The body did not arrive in time.",
         )
@@ -367,23 +368,41 @@ async fn read_body(state: &ServerState, request: Request<Incoming>) -> Result<By
     }
 }
 
+/// The whole body; None when the client was silent for longer than `idle`.
+async fn collect(
+    mut body: Limited<Incoming>,
+    idle: Duration,
+) -> Result<Option<Bytes>, Box<dyn std::error::Error + Send + Sync>> {
+    let mut bytes = BytesMut::new();
+    loop {
+        match tokio::time::timeout(idle, body.frame()).await {
+            Err(_) => return Ok(None),
+            Ok(None) => return Ok(Some(bytes.freeze())),
+            Ok(Some(frame)) => {
+                if let Some(data) = frame?.data_ref() {
+                    bytes.extend_from_slice(data);
+                }
+            }
+        }
+    }
+}
+
+/// An id of 32 hex digits.
+pub fn generated_id() -> String {
+    let mut bytes = [0_u8; 16];
+    // Without random bytes ids repeat, and no more: the engine's own keys do not depend on them.
+    let _ = getrandom::fill(&mut bytes);
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
 /// `X-Request-Id`, or 32 generated hex digits.
 fn request_id_of(headers: &HeaderMap) -> (String, Option<ApiError>) {
-    let generated = || {
-        let mut bytes = [0_u8; 16];
-        // Without random bytes ids repeat, and no more: the engine's own keys do not depend on them.
-        let _ = getrandom::fill(&mut bytes);
-        bytes
-            .iter()
-            .map(|byte| format!("{byte:02x}"))
-            .collect::<String>()
-    };
     match headers.get("x-request-id") {
-        None => (generated(), None),
+        None => (generated_id(), None),
         Some(value) => match value.to_str() {
             Ok(id) if is_request_id(id) => (id.to_owned(), None),
             _ => (
-                generated(),
+                generated_id(),
                 Some(invalid_header(
                     "X-Request-Id",
                     "it has 1 to 256 visible ASCII characters",

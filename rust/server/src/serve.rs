@@ -10,6 +10,7 @@ use hyper_util::server::graceful::GracefulShutdown;
 use tokio::net::TcpListener;
 use wire::ShutdownMode;
 
+use crate::connections::{Connections, refuse};
 use crate::router::{Peer, answer};
 use crate::state::{ServerState, unix_now};
 
@@ -28,6 +29,7 @@ pub async fn serve(
 ) {
     let started = unix_now();
     let graceful = GracefulShutdown::new();
+    let connections = Arc::new(Connections::default());
     let mut builder = auto::Builder::new(TokioExecutor::new());
     configure(&mut builder, &state);
     let mut shutdown = std::pin::pin!(shutdown);
@@ -39,6 +41,13 @@ pub async fn serve(
         tokio::select! {
             accepted = listener.accept() => match accepted {
                 Ok((stream, peer)) => {
+                    let place = match connections.enter(peer.ip(), &state.config.limits) {
+                        Ok(place) => place,
+                        Err(error) => {
+                            tokio::spawn(refuse(stream, error));
+                            continue;
+                        }
+                    };
                     // Small chunks must not wait for more of them.
                     if let Err(error) = stream.set_nodelay(true) {
                         tracing::debug!("set_nodelay: {error}");
@@ -48,6 +57,7 @@ pub async fn serve(
                     let connection = builder.serve_connection_with_upgrades(TokioIo::new(stream), service).into_owned();
                     let connection = graceful.watch(connection);
                     tokio::spawn(async move {
+                        let _place = place;
                         if let Err(error) = connection.await {
                             tracing::debug!("connection: {error}");
                         }

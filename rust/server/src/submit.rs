@@ -59,7 +59,7 @@ pub fn submit(
             limits::MAX_SEQUENCES_PER_REQUEST.flag,
         ));
     }
-    let rare = rare_of(generation, bad_words)?;
+    let rare = rare_of(state, generation, bad_words)?;
     let eos: Arc<[u32]> = state.model.tokenizer.eos_token_ids().into();
     let mut stop_ids = generation.stop_token_ids.clone();
     if !generation.ignore_eos {
@@ -180,9 +180,13 @@ fn check_prompt_logprobs(state: &ServerState, asks: Asks, prompt: &Prompt) -> Re
     Ok(())
 }
 
-fn rare_of(generation: &Generation, bad_words: Vec<Vec<u32>>) -> Result<Option<Rare>, ApiError> {
+fn rare_of(
+    state: &ServerState,
+    generation: &Generation,
+    bad_words: Vec<Vec<u32>>,
+) -> Result<Option<Rare>, ApiError> {
     let tokens: usize = bad_words.iter().map(Vec::len).sum();
-    let max_tokens = limits::MAX_BAD_WORDS_TOKENS.value();
+    let max_tokens = state.config.limits.max_bad_words_tokens;
     if tokens as i64 > max_tokens {
         return Err(ApiError::above(
             Ranged::Array,

@@ -381,3 +381,33 @@ async fn limits_in_force_are_the_ones_configured() {
     let long = format!(r#""prompt":"{}""#, "a".repeat(64));
     served.complete(&long).await.error(413, "body_too_large");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_too_many_and_a_body_that_stalls() {
+    let limits = LimitValues {
+        max_connections: 1,
+        body_idle_timeout_s: 1,
+        ..LimitValues::default()
+    };
+    let served = start(Wishes {
+        limits,
+        ..Wishes::default()
+    })
+    .await;
+    let mut first = TcpStream::connect(served.address).await.unwrap();
+    let head = "POST /v1/completions HTTP/1.1\r\nHost: t\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n{";
+    first.write_all(head.as_bytes()).await.unwrap();
+    let error = served
+        .get("/health")
+        .await
+        .error(503, "too_many_connections");
+    assert_eq!(
+        (&error["limit"], &error["flag"]),
+        (&json!(1), &json!("--max-connections"))
+    );
+    let stalled = rest_of(first).await;
+    assert!(
+        stalled.starts_with("HTTP/1.1 408") && stalled.contains("body_timeout"),
+        "{stalled}"
+    );
+}
