@@ -15,6 +15,9 @@ from proa.ops.interface import AttentionLayer
 from proa.ops.registry import Implementation
 from proa.ops.step import DecodeGroup, LayerCache, PrefillRow, Step
 
+#: Queries of a prompt chunk at a time: bounds the mask, and lets early queries pass over the later context.
+QUERY_TILE = 512
+
 
 def reference(q: Tensor, cache: LayerCache, layer: AttentionLayer, step: Step) -> Tensor:
     """Row by row, in the words of the formula."""
@@ -67,24 +70,27 @@ def _gather(cache: Tensor, slots: Tensor, layer: AttentionLayer, dtype: torch.dt
 
 def _prefill(q: Tensor, row: PrefillRow, of: tuple[LayerCache, AttentionLayer], step: Step) -> Tensor:
     cache, layer = of
-    count, group = len(q), layer.num_heads // layer.num_kv_heads
-    key = ("causal", row.start, group)
-    if key not in step.tables:
-        seen = torch.arange(row.context, device=q.device) <= torch.arange(
-            row.context - count, row.context, device=q.device
-        ).unsqueeze(1)
-        step.tables[key] = (seen.repeat(group, 1),)
-    queries = q.view(count, layer.num_kv_heads, group, layer.head_dim).permute(1, 2, 0, 3)
     slots = row.slots.unsqueeze(0)
-    found = functional.scaled_dot_product_attention(
-        queries.reshape(1, layer.num_kv_heads, group * count, layer.head_dim),
-        _gather(cache.k, slots, layer, q.dtype),
-        _gather(cache.v, slots, layer, q.dtype),
-        attn_mask=step.tables[key][0],
-        scale=layer.scale,
-    )
-    found = found.view(layer.num_kv_heads, group, count, layer.head_dim)
-    return found.permute(2, 0, 1, 3).reshape(count, -1)
+    k, v = (_gather(side, slots, layer, q.dtype) for side in (cache.k, cache.v))
+    group = layer.num_heads // layer.num_kv_heads
+    tiles = []
+    for first in range(0, len(q), QUERY_TILE):
+        tile = q[first : first + QUERY_TILE]
+        count, context = len(tile), row.context - len(q) + first + len(tile)
+        key = ("causal", row.start + first, group)
+        if key not in step.tables:
+            ramp = torch.arange(context, device=q.device)
+            step.tables[key] = ((ramp <= ramp[-count:, None]).repeat(group, 1),)
+        found = functional.scaled_dot_product_attention(
+            tile.view(count, layer.num_kv_heads, group, layer.head_dim).permute(1, 2, 0, 3).flatten(1, 2)[None],
+            k[:, :, :context],
+            v[:, :, :context],
+            attn_mask=step.tables[key][0],
+            scale=layer.scale,
+        )
+        found = found.view(layer.num_kv_heads, group, count, layer.head_dim)
+        tiles.append(found.permute(2, 0, 1, 3).reshape(count, -1))
+    return torch.cat(tiles)
 
 
 def _decode(q: Tensor, group: DecodeGroup, cache: LayerCache, layer: AttentionLayer) -> Tensor:

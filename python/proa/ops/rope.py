@@ -9,15 +9,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from proa.ops.interface import Rope
 from proa.ops.registry import Implementation
 
 
-def tables(rope: Rope, positions: Tensor) -> tuple[Tensor, Tensor]:
-    """Return cos and sin, f32[T, d / 2], of i64 positions [T]."""
-    inverse = torch.from_numpy(rope.inverse_frequency).to(positions.device, non_blocking=True)
-    angle = positions.to(torch.float32)[:, None] * inverse
-    return angle.cos() * rope.scale, angle.sin() * rope.scale
+def tables(inverse_frequency: Tensor, scale: float, positions: Tensor) -> tuple[Tensor, Tensor]:
+    """Return cos and sin, f32[T, d / 2], of i64 positions [T] under inverse frequencies f32[d / 2]."""
+    angle = positions.to(torch.float32)[:, None] * inverse_frequency
+    return angle.cos() * scale, angle.sin() * scale
 
 
 def reference(x: Tensor, cos: Tensor, sin: Tensor, num_heads: int) -> Tensor:

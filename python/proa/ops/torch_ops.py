@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from proa.ops import (
@@ -66,6 +67,7 @@ class TorchOps:
         self.cache = cache
         self._layers = layers
         self._functions = functions
+        self._frequencies: dict[Rope, Tensor] = {}
         self._embedding, self._rms_norm = functions["embedding"], functions["rms_norm"]
         self._linear, self._rope = functions["linear"], functions["rope"]
         self._attention, self._kv_insert = functions["attention"], functions["kv_insert"]
@@ -91,8 +93,15 @@ class TorchOps:
         """See `Ops`; cos and sin are made once a step."""
         tables = self.step.tables.get(rope)
         if tables is None:
-            tables = self.step.tables[rope] = _rope_tables(rope, self.step.positions)
+            tables = self.step.tables[rope] = _rope_tables(self._frequency(rope), rope.scale, self.step.positions)
         found: Tensor = self._rope(x, *tables, num_heads)
+        return found
+
+    def _frequency(self, rope: Rope) -> Tensor:
+        found = self._frequencies.get(rope)
+        if found is None:
+            found = torch.from_numpy(rope.inverse_frequency).to(self.step.positions.device)
+            self._frequencies[rope] = found
         return found
 
     def kv_insert(self, layer: int, k: Tensor, v: Tensor) -> None:
