@@ -196,6 +196,7 @@ class Harness:
             position = int(plan.sample_position[i])
             if position in self.bad_rows.get(key, ()) or key in self.bad_prompts:
                 result.nonfinite[i] = 1
+                result.sampled_ids[i] = (result.sampled_ids[i] + 1) % VOCAB  # undefined: nobody may look at it
         token_row = np.repeat(plan.row, np.diff(plan.query_start))
         for i, token in enumerate(plan.logit_token[plan.num_sampled :].tolist()):
             if int(self.scheduler.rows.key[token_row[token]]) in self.bad_prompts:
