@@ -332,7 +332,20 @@ fn totals<'a>(
     ];
     totals.extend(stats.num_steps.iter().copied().zip(&metrics.steps));
     totals.extend(stats.step_ns.iter().copied().zip(&metrics.step_time_ns));
+    totals.extend(
+        ["kind", "decode", "columns"]
+            .map(|reason| (dropped(stats, reason), metrics.bad_frame(true, reason))),
+    );
     totals
+}
+
+/// Messages of ours that the engine dropped: the snapshot carries them among its fallbacks, as `wire/REASON`.
+fn dropped(stats: &SchedulerStats, reason: &str) -> u64 {
+    stats
+        .fallbacks
+        .iter()
+        .find(|(name, _)| name.strip_prefix("wire/") == Some(reason))
+        .map_or(0, |(_, total)| *total)
 }
 
 fn take_snapshot(shared: &Shared, memory: &mut EngineMemory, stats: &SchedulerStats) {
@@ -426,5 +439,20 @@ pub(crate) fn clear_gauges(metrics: &EngineMetrics) {
     metrics.kv_cache_usage_perc.set(0.0);
     for gauge in &metrics.num_requests_waiting_by_cause {
         gauge.set(0.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_that_the_engine_dropped_are_found_among_its_fallbacks() {
+        let stats = SchedulerStats {
+            fallbacks: vec![("other/decode".into(), 9), ("wire/decode".into(), 3)],
+            ..SchedulerStats::default()
+        };
+        assert_eq!(dropped(&stats, "decode"), 3);
+        assert_eq!(dropped(&stats, "kind"), 0);
     }
 }
