@@ -325,9 +325,10 @@ fn read_message(
     {
         report.inert.push(path("name"));
     }
+    let max_parts = state.config.limits.max_content_parts;
     message.content = object
         .take("content")
-        .map(|raw| read_content(&raw, role, unknown, report))
+        .map(|raw| read_content(&raw, (role, max_parts), unknown, report))
         .transpose()?;
     if role == Role::Assistant {
         read_assistant(&mut object, &mut message, unknown, report)?;
@@ -370,7 +371,7 @@ fn read_message(
 
 fn read_content(
     raw: &Raw<'_>,
-    role: Role,
+    (role, max_parts): (Role, i64),
     unknown: UnknownFields,
     report: &mut FieldReport,
 ) -> Result<Content, ApiError> {
@@ -381,11 +382,7 @@ fn read_content(
         return Err(raw.type_error("a string or an array of parts"));
     }
     let mut texts = Vec::new();
-    for part in raw.array_of(
-        1,
-        limits::MAX_CONTENT_PARTS.value() as usize,
-        limits::MAX_CONTENT_PARTS.flag,
-    )? {
+    for part in raw.array_of(1, max_parts as usize, limits::MAX_CONTENT_PARTS.flag)? {
         let mut object = part.object()?;
         let path = |name: &str| format!("{}.{name}", part.path());
         let kind = object

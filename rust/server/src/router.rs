@@ -117,6 +117,7 @@ async fn dispatch(
 ) -> Result<Reply, ApiError> {
     let path = request.uri().path().to_owned();
     check_target(state, &request)?;
+    check_headers(state, request.headers())?;
     let Some(route) = route else {
         return Err(unknown_route(&path));
     };
@@ -230,6 +231,47 @@ fn check_target(state: &ServerState, request: &Request<Incoming>) -> Result<(), 
             format!("The request target has {length} bytes, the limit is {max}."),
         )
         .with_numbers(max, length));
+    }
+    Ok(())
+}
+
+fn check_headers(state: &ServerState, headers: &HeaderMap) -> Result<(), ApiError> {
+    let limits = &state.config.limits;
+    // A line has its name, its value, a colon, a blank and an end of two bytes.
+    let sizes = || {
+        headers
+            .iter()
+            .map(|(name, value)| (name.as_str().len() + value.len() + 4) as i64)
+    };
+    let refuse = |what: &str, value: i64, max: i64, flag: Option<&'static str>| {
+        let message = format!("{what}: {value}, the limit is {max}.");
+        let error = ApiError::new(ErrorKind::HeadersTooLarge, message).with_numbers(max, value);
+        Err(ApiError { flag, ..error })
+    };
+    let (count, max) = (headers.len() as i64, limits.max_header_count);
+    if count > max {
+        return refuse(
+            "Too many headers",
+            count,
+            max,
+            limits::MAX_HEADER_COUNT.flag,
+        );
+    }
+    let (all, max) = (sizes().sum(), limits.max_header_bytes);
+    if all > max {
+        return refuse(
+            "Bytes of all headers",
+            all,
+            max,
+            limits::MAX_HEADER_BYTES.flag,
+        );
+    }
+    let (longest, max) = (
+        sizes().max().unwrap_or(0),
+        limits::MAX_SINGLE_HEADER_BYTES.value(),
+    );
+    if longest > max {
+        return refuse("Bytes of one header", longest, max, None);
     }
     Ok(())
 }

@@ -94,7 +94,8 @@ fn configure(builder: &mut auto::Builder<TokioExecutor>, state: &ServerState) {
     http1
         .timer(TokioTimer::new())
         .header_read_timeout(header_timeout)
-        .max_headers(limits.max_header_count as usize);
+        // Above the cap, so that the router can say what is wrong; hyper's own 431 has no body.
+        .max_headers(2 * limits.max_header_count as usize + 100);
     builder
         .http2()
         .timer(TokioTimer::new())

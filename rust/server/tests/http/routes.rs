@@ -411,3 +411,23 @@ async fn a_connection_too_many_and_a_body_that_stalls() {
         "{stalled}"
     );
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn heads_that_are_too_large() {
+    let served = echoing().await;
+    let names: Vec<String> = (0..101).map(|at| format!("X-{at}: y")).collect();
+    let long = format!("X-Long: {}", "a".repeat(9000));
+    let four: Vec<String> = (0..5)
+        .map(|at| format!("X-{at}: {}", "a".repeat(8000)))
+        .collect();
+    for headers in [names, vec![long], four] {
+        let headers: Vec<&str> = headers.iter().map(String::as_str).collect();
+        let answer = exchange(
+            served.address,
+            &request_text("GET", "/health", &headers, ""),
+        )
+        .await;
+        answer.error(431, "headers_too_large");
+        assert_eq!(answer.header("connection"), Some("close"));
+    }
+}
