@@ -29,7 +29,7 @@ def test_what_was_asked_for_is_what_there_is(tmp_path: Path) -> None:
         connect="",
         model_path=str(write_config(tmp_path)),
         load_format="dummy",
-        kv_cache_memory_bytes=1 << 20,
+        kv_cache_memory_bytes=1 << 19,
         threads=1,
     )
     executor = make_executor(config)
