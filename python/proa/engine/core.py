@@ -14,6 +14,7 @@ from proa.engine.progress import ProgressBook
 from proa.engine.start import parent_is_gone
 from proa.engine.stats import Phase, StatsBook
 from proa.engine.utility import call_utility
+from proa.errors import FinishCode
 from proa.executor.interface import Executor, Ticket
 from proa.sched.apply import apply, idle_events
 from proa.sched.events import StepEvents
@@ -81,7 +82,7 @@ class EngineCore:
             self._drains = message.mode is ShutdownMode.DRAIN
         elif isinstance(message, Unreadable):
             for key in message.keys:
-                self.scheduler.refuse(key, message.reason)
+                self.scheduler.refuse(key, FinishCode.REFUSED, message.reason)
         else:
             self.transport.count_bad("kind", f"{type(message).__name__} to a running engine")
 
@@ -92,9 +93,9 @@ class EngineCore:
             if not self.scheduler.knows(request.key):  # an open key keeps its first request
                 self.scheduler.add(request)
                 self.progress.watch(request)
-        for key, reason in refused:
-            if key not in good:
-                self.scheduler.refuse(key, reason)
+        for refusal in refused:
+            if refusal.key not in good:
+                self.scheduler.refuse(refusal.key, refusal.finish, refusal.reason)
 
     @property
     def has_ended(self) -> bool:

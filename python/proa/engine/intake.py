@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from proa.errors import FinishCode
 from proa.request import KNOWN_FLAGS, Request
 from proa.sched.plan import PlanLimits, RowExtras
 from proa.wire import (
@@ -21,6 +22,8 @@ from proa.wire import (
     request_faults,
 )
 
+#: Largest count the sampler's columns hold; no context is that long.
+_MAX_I32 = 2**31 - 1
 #: Entries of `Rare` whose feature this release does not have.
 _NOT_BUILT = (
     "lora",
@@ -58,37 +61,50 @@ class RowLists:
     stop: np.ndarray
 
 
-def to_requests(add: AddRequests, limits: IntakeLimits, now_ns: int) -> tuple[list[Request], list[tuple[int, str]]]:
-    """Return the good requests, in order, and (key, reason) of the refused ones."""
+@dataclass(slots=True, frozen=True)
+class Refusal:
+    """A row that does not become a request, and the row that answers it."""
+
+    key: int
+    finish: FinishCode
+    reason: str
+
+
+def to_requests(add: AddRequests, limits: IntakeLimits, now_ns: int) -> tuple[list[Request], list[Refusal]]:
+    """Return the good requests, in order, and what answers the others; a key of 0 has nobody to answer."""
     faults = request_faults(add, limits.plan.vocab_size)
     rare_of = {rare.row: rare for rare in add.rare}
     prompts, stops = add.prompt_bounds(), add.stop_bounds()
     requests: list[Request] = []
-    refused: list[tuple[int, str]] = []
+    refused: list[Refusal] = []
     for row in range(add.num_rows):
         rare = rare_of.get(row)
         reason = faults.get(row) or _limit_fault(add, row, rare, limits)
         key = int(add.columns.request_key[row])
         if reason is not None:
-            if key:
-                refused.append((key, reason))
+            refused.append(Refusal(key, FinishCode.REFUSED, reason))
             continue
-        lists = RowLists(
-            ids=add.columns.prompt_ids[prompts[row] : prompts[row + 1]].astype(np.int32),
-            stop=add.columns.stop_ids[stops[row] : stops[row + 1]].astype(np.int32),
-        )
-        requests.append(_request(add, row, lists, rare, now_ns))
-    return requests, refused
+        try:
+            lists = RowLists(
+                ids=add.columns.prompt_ids[prompts[row] : prompts[row + 1]].astype(np.int32),
+                stop=add.columns.stop_ids[stops[row] : stops[row + 1]].astype(np.int32),
+            )
+            requests.append(_request(add, row, lists, rare, now_ns))
+        except MemoryError:
+            refused.append(Refusal(key, FinishCode.OUT_OF_MEMORY, "no memory for the request's token ids"))
+    return requests, [refusal for refusal in refused if refusal.key]
 
 
 def _limit_fault(add: AddRequests, row: int, rare: Rare | None, limits: IntakeLimits) -> str | None:
     c = add.columns
     if int(c.prompt_len[row]) > limits.plan.max_model_len:
         return f"prompt_len is {c.prompt_len[row]}, the context is {limits.plan.max_model_len}"
+    whole = limits.max_logprobs < 0
+    most = limits.plan.vocab_size if whole else min(limits.max_logprobs, limits.plan.vocab_size)
     for name in ("num_logprobs", "num_prompt_logprobs"):
         k = int(getattr(c, name)[row])
-        if limits.max_logprobs >= 0 and (k > limits.max_logprobs or k == LOGPROBS_VOCABULARY):
-            return f"{name} is {k}, the largest is {limits.max_logprobs}"
+        if k > most or (k == LOGPROBS_VOCABULARY and not whole):
+            return f"{name} is {k}, the largest is {most}"
     unknown = int(c.flags[row]) & ~KNOWN_FLAGS
     if unknown:
         return f"flags {unknown} are not supported by this engine"
@@ -112,11 +128,11 @@ def _request(add: AddRequests, row: int, lists: RowLists, rare: Rare | None, now
         known_ids=ids,
         num_emitted=int(c.num_emitted[row]),
         max_tokens=int(c.max_tokens[row]),
-        min_tokens=int(c.min_tokens[row]),
+        min_tokens=min(int(c.min_tokens[row]), _MAX_I32),
         temperature=float(c.temperature[row]),
         top_p=float(c.top_p[row]),
         min_p=float(c.min_p[row]),
-        top_k=min(int(c.top_k[row]), 2**31 - 1),
+        top_k=min(int(c.top_k[row]), _MAX_I32),
         presence_penalty=float(c.presence_penalty[row]),
         frequency_penalty=float(c.frequency_penalty[row]),
         repetition_penalty=float(c.repetition_penalty[row]),

@@ -112,10 +112,10 @@ class Scheduler:
             heapq.heappush(self._deadlines, (request.deadline_ns, request.key))
             self._prune_deadlines()
 
-    def refuse(self, key: int, detail: str) -> None:
-        """Answer a request that broke a limit and was never queued; an open key keeps its first request."""
+    def refuse(self, key: int, finish: FinishCode, detail: str) -> None:
+        """Answer a request that is not queued; an open key keeps its first request."""
         if not self.knows(key):
-            self.ended[key] = Ended(key, FinishCode.REFUSED, detail)
+            self.ended[key] = Ended(key, finish, detail)
 
     def abort(self, key: int) -> bool:
         """End a request whose record the front end has closed: no row answers. False if the key is unknown."""

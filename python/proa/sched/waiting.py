@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections.abc import Iterator
 from enum import IntEnum
 
 from proa.request import Request
@@ -61,9 +62,10 @@ class WaitingQueue:
         """Return a waiting request by key."""
         return self._requests.get(key)
 
-    def in_order(self) -> list[Request]:
-        """All waiting requests, first in line first."""
-        return [self._requests[key] for _, _, key in self._order]
+    def in_order(self) -> Iterator[Request]:
+        """Yield the waiting requests, first in line first; those yielded may be removed meanwhile."""
+        for _, _, key in list(self._order):
+            yield self._requests[key]
 
     def place(self, request: Request) -> int:
         """How many requests stand before this one."""

@@ -187,6 +187,24 @@ def test_a_bad_row_is_refused_and_its_neighbours_are_served(shared: FrontEnd, na
     assert shared.told[key + 1].tokens == []
 
 
+def test_the_largest_numbers_are_served_or_refused(front: FrontEnd) -> None:
+    front.start(max_logprobs=-1, scheduling_policy="priority")
+    most = 2**32 - 1
+    front.add(
+        ask(2**64 - 1, [1], most, min_tokens=most, top_k=most, stream_key=2**64 - 1, priority=2**63 - 1),
+        ask(2, [1], 2, num_logprobs=VOCAB, priority=-(2**63)),
+        ask(3, [1], 2, num_logprobs=VOCAB + 1),
+        ask(4, [1], 2, num_prompt_logprobs=2**31 - 1),
+        ask(5, [1], 2, deadline_ms=most - 1),
+        ask(6, [1], 2, deadline_ms=0),
+    )
+    front.await_finish(2**64 - 1, 2, 3, 4, 5, 6)
+    assert front.told[2**64 - 1].tokens == expected_tokens(2**64 - 1, 255)
+    assert all(len(ids) == VOCAB for _, _, ids in front.told[2].logprobs) and len(front.told[2].logprobs) == 2
+    assert front.told[3].finish == front.told[4].finish == FinishCode.REFUSED
+    assert front.told[5].finish == FinishCode.MAX_TOKENS and front.told[6].finish == FinishCode.DEADLINE
+
+
 def test_a_doubled_key_is_served_once(shared: FrontEnd) -> None:
     shared.add(ask(500, [1]), ask(500, [2]))
     shared.await_finish(500)

@@ -49,7 +49,7 @@ def test_the_hash_is_the_one_of_the_specification() -> None:
     assert second == block_hash(first, np.arange(4, 8, dtype=np.int32), b"")
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=max(200, settings.default.max_examples), deadline=None)
 @given(st.lists(st.integers(0, 1), min_size=1, max_size=30), st.lists(st.integers(0, 1), min_size=1, max_size=30))
 def test_a_look_up_finds_exactly_the_common_full_blocks(first: list[int], second: list[int]) -> None:
     m = manager()

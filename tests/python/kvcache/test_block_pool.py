@@ -76,7 +76,7 @@ class Model:
             found |= more
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=max(300, settings.default.max_examples), deadline=None)
 @given(st.integers(1, 12), operations)
 def test_the_pool_agrees_with_the_model(num_blocks: int, ops: list) -> None:
     pool, model = BlockPool(num_blocks), Model(num_blocks)

@@ -124,7 +124,9 @@ def run(h: Harness, ops: list) -> int:
     return key
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(
+    max_examples=max(300, settings.default.max_examples), deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 @given(operations, limits, configs)
 def test_every_request_ends_once_with_its_own_tokens(ops: list, limits: PlanLimits, config: SchedulerConfig) -> None:
     h = Harness(limits, config)
