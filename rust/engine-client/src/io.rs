@@ -273,10 +273,7 @@ impl IoThread {
         // started meets one of the two.
         let _ = self.orders.send(SpawnerOrder::Stop);
         self.shared.child.signal(libc::SIGKILL);
-        self.end_all(
-            || ApiError::new(ErrorKind::ShuttingDown, "The server is shutting down."),
-            EndCause::Shutdown,
-        );
+        self.end_all(shutting_down, EndCause::Shutdown);
         if let Some((_, reply)) = self.stopping.take() {
             let _ = reply.send(());
         }
@@ -594,10 +591,14 @@ impl IoThread {
         self.lose_all();
     }
 
-    /// Every open request and call ends with `engine_lost`.
+    /// Every open request and call ends with `engine_lost`, or with `shutting_down` when the end was asked for.
     fn lose_all(&mut self) {
         clear_gauges(&self.shared.metrics);
-        self.end_all(engine_lost, EndCause::EngineFailed);
+        if self.stopping.is_some() {
+            self.end_all(shutting_down, EndCause::Shutdown);
+        } else {
+            self.end_all(engine_lost, EndCause::EngineFailed);
+        }
         for (_, call) in self.calls.drain() {
             let _ = call.reply.send(Err(engine_lost()));
         }
@@ -703,6 +704,13 @@ impl Shared {
         if !is_final {
             self.set_state(state);
         }
+    }
+}
+
+fn shutting_down() -> ApiError {
+    ApiError {
+        retry_after_ms: Some(1000),
+        ..ApiError::new(ErrorKind::ShuttingDown, "The server is shutting down.")
     }
 }
 
