@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from proa.executor.interface import StartFailed
+from proa.worker.host import num_cores
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -67,7 +67,7 @@ class Device:
 def open_device(name: str, threads: int | None) -> Device:
     """Return the device of a name, ready for use. Raises `StartFailed` of kind start_device."""
     if name == "cpu":
-        torch.set_num_threads(threads or len(os.sched_getaffinity(0)))
+        torch.set_num_threads(threads or num_cores())
         return Device(torch.device("cpu"))
     if not torch.cuda.is_available():
         raise StartFailed("start_device", "torch finds no CUDA device here")

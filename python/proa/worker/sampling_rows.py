@@ -184,9 +184,11 @@ class SamplingRows:
             return
         for index, row in enumerate(plan.sample_row.tolist()):
             counts, extras = self._counts.get(row), self._extras.get(row)
+            words = extras.bad_words if extras is not None else None
+            if counts is None and words is None:
+                continue
             drawn = ids[index : index + 1].to(torch.int64)
             if counts is not None:
                 counts.index_add_(0, drawn, torch.ones_like(drawn, dtype=torch.int32))
-            if extras is not None and extras.bad_words is not None:
-                words = extras.bad_words
+            if words is not None:
                 words.tail = torch.cat([words.tail[1:], drawn])

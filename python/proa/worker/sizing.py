@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from proa.config.engine_config import EngineConfig
 from proa.executor.interface import StartFailed
 from proa.ops.interface import AttentionLayer
+from proa.worker.host import available_bytes
 
 #: Default pool on a CPU: a share of the memory that is free, and no more than the cap.
 CPU_CACHE_SHARE = 0.25
@@ -67,7 +68,4 @@ def size_cache(config: EngineConfig, context_length: int, block_bytes: int, free
 
 def free_cpu_bytes() -> int:
     """Return the default size of a CPU's pool."""
-    with open("/proc/meminfo") as lines:
-        facts = dict(line.split(":", 1) for line in lines)
-    available = int(facts["MemAvailable"].split()[0]) * 1024
-    return min(int(available * CPU_CACHE_SHARE), CPU_CACHE_CAP_BYTES)
+    return min(int(available_bytes() * CPU_CACHE_SHARE), CPU_CACHE_CAP_BYTES)
