@@ -215,6 +215,7 @@ const GRAMMARS: &str = "structured outputs";
 const POOLING: &str = "pooling models";
 const MEDIA: &str = "media";
 const RESPONSES: &str = "/v1/responses";
+const CONNECTION_TIMES: &str = "times of idle connections and of clients that do not read";
 
 /// Limits of features that are not built: another value than the default would be accepted and ignored.
 pub const LATER_LIMITS: &[(&str, &str)] = &[
@@ -235,4 +236,6 @@ pub const LATER_LIMITS: &[(&str, &str)] = &[
     ("responses_max", RESPONSES),
     ("responses_max_bytes", RESPONSES),
     ("responses_ttl_s", RESPONSES),
+    ("idle_timeout_s", CONNECTION_TIMES),
+    ("write_timeout_s", CONNECTION_TIMES),
 ];

@@ -8,6 +8,7 @@ mod default_model;
 mod engine_command;
 pub mod engine_config;
 pub mod environment;
+mod fingerprint;
 pub mod flag;
 pub mod flag_table;
 pub mod foreign_table;

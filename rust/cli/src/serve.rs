@@ -21,7 +21,7 @@ use crate::report::{self, Phases};
 use crate::server_config::{client_config, server_config};
 use crate::settings::{Refusal, Settings};
 use crate::signals::Signals;
-use crate::{EXIT_DONE, EXIT_GAVE_UP, listen, model, served_model};
+use crate::{EXIT_DONE, EXIT_GAVE_UP, fingerprint, listen, model, served_model};
 
 /// Threads of the async runtime: sockets and small replies, no work in proportion to a text.
 const MAX_IO_THREADS: usize = 8;
@@ -61,6 +61,7 @@ pub fn run(settings: &Settings, python: &Python, mut phases: Phases) -> Result<i
 struct Prepared {
     path: PathBuf,
     model: ServedModel,
+    weights: [u8; 32],
     phases: Phases,
 }
 
@@ -69,10 +70,11 @@ fn prepare(settings: &Settings, python: &Python, mut phases: Phases) -> Result<P
     phases.end("python");
     let path = model::resolve(settings.text("model"), python)?;
     phases.end("resolve");
-    let model = served_model::open(settings, &path, &mut phases)?;
+    let (model, weights) = served_model::open(settings, &path, &mut phases)?;
     Ok(Prepared {
         path,
         model,
+        weights,
         phases,
     })
 }
@@ -120,6 +122,7 @@ impl Running {
         let Prepared {
             path,
             model,
+            weights,
             mut phases,
         } = prepared;
         let names = served_names(settings, &path);
@@ -146,11 +149,12 @@ impl Running {
             tokenizer_vocab_size: Some(vocab_size),
             parent_pid: std::process::id(),
         };
-        let document = EngineConfig::new(settings, &place)?.to_json();
-        let client = client_config(settings, python, document, vocab_size);
+        let engine_config = EngineConfig::new(settings, &place)?;
+        let client = client_config(settings, python, engine_config.to_json(), vocab_size);
         let engine = EngineClient::start(client, Arc::clone(&metrics)).map_err(Refusal)?;
         phases.end("spawn");
-        let config = server_config(settings, names, &phases);
+        let fingerprint = fingerprint::fingerprint(weights, &engine_config);
+        let config = server_config(settings, names, fingerprint, &phases);
         let state = ServerState::new(config, model, engine.clone(), metrics)
             .map_err(|error| Refusal(format!("the text threads did not start: {error}")))?;
         let state = Arc::new(state);

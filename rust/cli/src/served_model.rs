@@ -10,16 +10,21 @@ use model_files::{Format, ModelFiles, TemplateSource, open_model, open_model_wit
 use server::ServedModel;
 use text::Tokenizer;
 
-use crate::generation;
 use crate::report::Phases;
 use crate::settings::{Refusal, Settings};
+use crate::{fingerprint, generation};
 
 /// Largest template file.
 const MAX_TEMPLATE_BYTES: u64 = 1 << 20;
 
-/// Opens the model at `path` for the front end.
-pub fn open(settings: &Settings, path: &Path, phases: &mut Phases) -> Result<ServedModel, Refusal> {
+/// Opens the model at `path` for the front end; returns with it what tells its weights from others.
+pub fn open(
+    settings: &Settings,
+    path: &Path,
+    phases: &mut Phases,
+) -> Result<(ServedModel, [u8; 32]), Refusal> {
     let files = open_files(settings, path)?;
+    let identity = fingerprint::weights_identity(&files);
     phases.end("model");
     let tokenizer =
         Tokenizer::from_model(&files).map_err(|error| Refusal(format!("tokenizer: {error}")))?;
@@ -27,12 +32,13 @@ pub fn open(settings: &Settings, path: &Path, phases: &mut Phases) -> Result<Ser
     let template = template(settings, &files)?;
     phases.end("template");
     let defaults = generation::defaults(settings, files.generation)?;
-    Ok(ServedModel {
+    let model = ServedModel {
         tokenizer,
         template,
         config: files.config,
         defaults,
-    })
+    };
+    Ok((model, identity))
 }
 
 fn open_files(settings: &Settings, path: &Path) -> Result<ModelFiles, Refusal> {

@@ -10,7 +10,7 @@ use limits::{LIMITS, LimitValues};
 use server::{ServerConfig, UnknownFields};
 
 use crate::engine_command::CONFIG_FD;
-use crate::python::{Python, VERSION};
+use crate::python::Python;
 use crate::report::Phases;
 use crate::settings::Settings;
 
@@ -21,6 +21,7 @@ const MAX_AUTO_TEXT_WORKERS: usize = 4;
 pub fn server_config(
     settings: &Settings,
     served_names: Vec<String>,
+    fingerprint: String,
     phases: &Phases,
 ) -> ServerConfig {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
@@ -52,7 +53,7 @@ pub fn server_config(
         include_timings: settings.switch("enable_per_request_metrics"),
         tokens_as_ids: settings.switch("return_tokens_as_token_ids"),
         shutdown_timeout: Duration::from_secs_f64(settings.number("shutdown_timeout")),
-        fingerprint: VERSION.to_string(),
+        fingerprint,
         startup: serde_json::Value::Array(startup),
         text_workers: workers.unwrap_or(cores.min(MAX_AUTO_TEXT_WORKERS)),
         limits: limit_values(settings),
