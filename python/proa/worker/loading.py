@@ -12,7 +12,7 @@ import torch
 from proa._rust import ModelError, open_model
 from proa.config.engine_config import EngineConfig
 from proa.config.model_config import model_config
-from proa.executor.interface import ExecutorFacts, ReportPhase, StartFailed
+from proa.executor.interface import ExecutorFacts, KernelChoice, ReportPhase, StartFailed
 from proa.models.select import make_model
 from proa.ops.interface import AttentionLayer, Model
 from proa.ops.registry import Facts, choose
@@ -39,11 +39,10 @@ class Loader:
         report("device", None)
         self.device = open_device(config.device, config.threads)
         self._open()
+        self._functions, kernels = choose(TABLE, self._facts(), config.kernel)
         report("weights", 0.0)
         self._load_weights()
-        functions, kernels = choose(TABLE, self._facts(), config.kernel)
         report("kv", None)
-        self._functions = functions
         workspace = self._measure_workspace()
         self._size_limits(workspace)
         runner = self._runner(self.limits)
@@ -52,13 +51,15 @@ class Loader:
             runner.run(prompt_plan(min(64, self.limits.max_model_len), self.limits))
             torch.cuda.synchronize()
         else:
-            runner = self._fit_budget(runner)
+            self._fit_budget(runner)
         return runner, self._executor_facts(kernels, workspace), self.device
 
     # ---- steps ------------------------------------------------------------------------------------------------------
 
     def _open(self) -> None:
         config = self.config
+        if config.cpu_isa != "auto":
+            raise StartFailed("start_config", f"cpu_isa {config.cpu_isa!r}: torch chooses its instruction set itself")
         try:
             self.opened = open_model(config.model_path, config.load_format != "dummy")
         except ModelError as error:
@@ -93,7 +94,6 @@ class Loader:
         num_blocks = -(-num_tokens // config.block_size) + num_rows
         limits = PlanLimits(num_rows, num_tokens, length, num_blocks, config.block_size, shape.vocab_size)
         torch.cuda.reset_peak_memory_stats()
-        before = torch.cuda.memory_allocated()
         runner = self._runner(limits)
         held = torch.cuda.memory_allocated()
         runner.run(prompt_plan(min(num_tokens, length * num_rows), limits))
@@ -101,7 +101,6 @@ class Loader:
         peak = torch.cuda.max_memory_allocated() - held
         del runner
         torch.cuda.empty_cache()
-        assert torch.cuda.memory_allocated() >= before
         return peak + logits
 
     def _size_limits(self, workspace: int) -> None:
@@ -131,16 +130,15 @@ class Loader:
         vocab = self.model_config.vocab_size
         return min(self.config.tokenizer_vocab_size or vocab, vocab)
 
-    def _fit_budget(self, runner: Runner) -> Runner:
+    def _fit_budget(self, runner: Runner) -> None:
         """Warm up and, unless the configuration says it, set the step's token budget by the measured rate."""
         num_tokens = tokens_in(sizing.CPU_STEP_S, runner.run, self.limits)
         if self.config.max_num_batched_tokens is None:
             least, most = sizing.CPU_STEP_TOKENS
             budget = max(min(max(num_tokens, least), most), self.limits.max_num_seqs)
             self.limits = replace(self.limits, max_num_batched_tokens=budget)
-        return runner
 
-    def _executor_facts(self, kernels: tuple, workspace: int) -> ExecutorFacts:  # type: ignore[type-arg]
+    def _executor_facts(self, kernels: tuple[KernelChoice, ...], workspace: int) -> ExecutorFacts:
         no_masks = "the torch executor takes no grammar masks yet"
         return ExecutorFacts(
             limits=self.limits,

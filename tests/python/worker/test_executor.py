@@ -54,6 +54,7 @@ def test_what_was_asked_for_is_what_there_is(tmp_path: Path) -> None:
         ({"max_model_len": 1024, "kv_cache_memory_bytes": 1 << 19}, "start_memory", "lower --max-model-len to 512"),
         ({"kv_cache_dtype": "fp8"}, "start_config", "kv_cache_dtype 'fp8'"),
         ({"kernel": {"draw": "magic"}}, "start_config", "candidates, reference"),
+        ({"cpu_isa": "avx2"}, "start_config", "torch chooses"),
         ({"load_format": "auto"}, "start_weights", "safetensors"),
     ],
 )
