@@ -400,14 +400,8 @@ impl IoThread {
                 self.give_up(Fatal::Refused(cause));
             };
         }
-        let Some(peer) = &mut self.peer else { return };
-        let served = peer.serves();
-        peer.failed = Some((failed, now));
-        if served {
-            self.shared
-                .set_state_unless_stopping(EngineState::Restarting {
-                    retry_in: Duration::ZERO,
-                });
+        if let Some(peer) = &mut self.peer {
+            peer.failed = Some((failed, now));
         }
     }
 
@@ -594,6 +588,13 @@ impl IoThread {
     /// Every open request and call ends with `engine_lost`, or with `shutting_down` when the end was asked for.
     fn lose_all(&mut self) {
         clear_gauges(&self.shared.metrics);
+        // Said first, so that nobody who learns of a lost request still sees an engine that serves.
+        if self.shared.status.borrow().refusal().is_none() {
+            self.shared
+                .set_state_unless_stopping(EngineState::Restarting {
+                    retry_in: Duration::ZERO,
+                });
+        }
         if self.stopping.is_some() {
             self.end_all(shutting_down, EndCause::Shutdown);
         } else {
