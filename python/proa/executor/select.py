@@ -17,6 +17,10 @@ def make_executor(config: EngineConfig) -> Executor:
         from proa.executor.null import NullExecutor
 
         return NullExecutor(_null_limits(config))
+    if name == "cpu" and config.device == "cpu":
+        from proa.executor.cpu import CpuExecutor
+
+        return CpuExecutor(config)
     if name == "torch" and config.device != "null":
         try:
             from proa.executor.torch_executor import TorchExecutor

@@ -65,12 +65,12 @@ def rope_factors(opened: OpenedModel) -> NDArray[np.float32] | None:
     return np.asarray(_expand(tensor).values, np.float32)
 
 
-def read_parameters(opened: OpenedModel, parameters: Mapping[str, Parameter]) -> Iterator[tuple[Parameter, HostArray]]:
-    """Yield every parameter with its numbers, in the order of the file.
+def find_tensors(opened: OpenedModel, parameters: Mapping[str, Parameter]) -> Iterator[tuple[Parameter, Tensor]]:
+    """Yield every parameter with its tensor, in the order of the file.
 
     Raises:
-        StartFailed: start_weights, naming a tensor that is missing, left over, of another shape or of a type that
-            cannot be read. Names and shapes are checked before the first number is read.
+        StartFailed: start_weights, naming a tensor that is missing, left over or of another shape. Everything is
+            checked before the first tensor is yielded.
     """
     is_gguf = opened.format == "gguf"
     tensors = dict(opened.tensors)
@@ -86,9 +86,19 @@ def read_parameters(opened: OpenedModel, parameters: Mapping[str, Parameter]) ->
             raise StartFailed("start_weights", f"the model's files hold a tensor the model does not use: {name}")
     for name, tensor in tensors.items():
         if name in by_name:
-            array = _expand(tensor)
-            heads = by_name[name].permuted_heads if is_gguf else 0
-            yield by_name[name], _unpermuted(array, heads) if heads else array
+            yield by_name[name], tensor
+
+
+def read_parameters(opened: OpenedModel, parameters: Mapping[str, Parameter]) -> Iterator[tuple[Parameter, HostArray]]:
+    """Yield every parameter with its numbers, in the order of the file.
+
+    Raises:
+        StartFailed: start_weights, as `find_tensors`, or naming a tensor of a type that cannot be read.
+    """
+    for parameter, tensor in find_tensors(opened, parameters):
+        array = _expand(tensor)
+        heads = parameter.permuted_heads if opened.format == "gguf" else 0
+        yield parameter, _unpermuted(array, heads) if heads else array
 
 
 def _is_ignorable(name: str, wanted: Mapping[str, Parameter]) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import select
 from collections import deque
 from dataclasses import dataclass
 from enum import IntEnum
@@ -108,6 +109,8 @@ class CpuRunner:
         if not self._runner:
             os.close(self.completion_fd)
             raise RunnerError(error.value.decode())
+        kernels = self._library.proa_cpu_kernels(native.isa)
+        self.isa: str = self._library.proa_cpu_isa_name(kernels).decode()
 
     # ---- building ---------------------------------------------------------------------------------------------------
 
@@ -202,6 +205,7 @@ class CpuRunner:
         """Return the result of the oldest step, waiting for it if need be."""
         step, arrays, plan = self._in_flight.popleft()
         self._library.proa_cpu_wait(self._runner, ctypes.byref(step))
+        self._take_signal()
         num_sampled, top_k, prompt_top_k = plan.num_sampled, step.top_k, step.prompt_top_k
         edge = num_sampled * max(top_k, 0)
         return StepResult(
@@ -213,6 +217,11 @@ class CpuRunner:
             mode=StepMode.EAGER,
             device_ns=step.elapsed_ns,
         )
+
+    def _take_signal(self) -> None:
+        """Take one count off `completion_fd`; the runner adds it a moment after the step counts as done."""
+        select.select([self.completion_fd], [], [])
+        os.eventfd_read(self.completion_fd)
 
     def close(self) -> None:
         """Wait for steps in flight and give everything back. Idempotent."""
