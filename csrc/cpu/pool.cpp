@@ -10,7 +10,7 @@ namespace proa {
 namespace {
 
 constexpr auto SPIN = std::chrono::microseconds(200);  // longer than the gap between two steps under load
-constexpr int SPINS_BEFORE_YIELD = 20000;              // some 100 us: by then another thread holds this core
+constexpr int SPINS_BEFORE_YIELD = 2000;  // some 100 us where a pause takes 50 ns: by then another thread holds this core
 
 void pause() {
 #if defined(__x86_64__)
